@@ -1,0 +1,170 @@
+@0xbc51b0af61ea86bd;
+# The captured graph: what a model asks for, and the exact launches that compute it. It is data: it names
+# machine code in the bundle's `code` blob but holds none. It is parsed only after its digest was checked,
+# and nothing in it is believed until `hal.admit` has proved it.
+#
+# Memory is described by buffers. Each has one kind, which fixes who may read and write it:
+#   arena     scratch of one run; undefined before, dead after
+#   weights   a range of the `weights` blob; read-only
+#   state     survives from run to run; starts as zeros or as a range of the `weights` blob
+#   frame     a camera frame, bound at each run; read-only
+#   aux       a small named tensor, bound at each run; read-only
+#   output    written by the run, bound at each run
+
+using Cxx = import "/capnp/c++.capnp";
+using Frame = import "frame.capnp";
+using Results = import "result.capnp";
+$Cxx.namespace("fenced::abi");
+
+const halVersion :UInt16 = 1;
+# Rises when a driver of an older version could run a graph wrongly. Must match exactly.
+
+enum BufferKind {
+  unspecified @0;  # refused
+  arena @1;
+  weights @2;
+  state @3;
+  frame @4;
+  aux @5;
+  output @6;
+}
+
+struct Buffer {
+  kind @0 :BufferKind;
+  sizeBytes @1 :UInt64;
+  # 1.. ; for frames StreamFormat.bufferBytes.
+  offset @2 :UInt64;
+  # arena: offset in the one arena. weights: offset in the weights blob. Otherwise 0.
+  alignBytes @3 :UInt32;
+  # A power of two; the offset is a multiple of it.
+  initialOffset @4 :UInt64;
+  # state with `initialFromWeights`: offset of its first value in the weights blob.
+  initialFromWeights @5 :Bool;
+}
+
+enum Access {
+  unspecified @0;  # refused
+  read @1;
+  write @2;        # every byte of the range is written before any is read
+  readWrite @3;
+}
+
+struct Program {
+  # One kernel.
+  name @0 :Text;
+  # The kernel's name as its source calls it, for reports. Not unique.
+  symbol @1 :Text;
+  # cpu: the exported shim `void symbol(void **args, int core)`. Others: the entry in its binary.
+  codeOffset @2 :UInt64;
+  # Range of the kernel's own binary in the code blob; 0, 0 where the blob is one linked object (cpu).
+  codeBytes @3 :UInt64;
+  argumentAccess @4 :List(Access);
+  # One for each argument, in order.
+  flops @5 :UInt64;
+  # Arithmetic operations of one launch, as counted by the compiler.
+}
+
+struct Argument {
+  buffer @0 :UInt32;
+  # Index in Graph.buffers.
+  offset @1 :UInt64;
+  # Bytes from the buffer's start.
+  sizeBytes @2 :UInt64;
+  # Bytes the kernel may touch from there.
+}
+
+struct Launch {
+  program @0 :UInt32;
+  # Index in Graph.programs.
+  arguments @1 :List(Argument);
+  global @2 :List(UInt32);
+  # cpu: [cores]: the shim is called once for each core index 0..cores-1. Others: work groups in x, y, z.
+  local @3 :List(UInt32);
+  # Work items of a group in x, y, z; empty on cpu.
+  values @4 :List(Int64);
+  # Scalar arguments after the buffers.
+}
+
+struct FrameInput {
+  name @0 :Text;
+  stream @1 :Text;
+  # Which camera stream it takes.
+  format @2 :Frame.StreamFormat;
+  # The exact format the graph was compiled for. clock, mark, periodNs and cameraName are the camera's own.
+  buffer @3 :UInt32;
+}
+
+struct AuxInput {
+  name @0 :Text;
+  dtype @1 :Results.DType;
+  shape @2 :List(UInt32);
+  buffer @3 :UInt32;
+  maxAgeNs @4 :UInt64;
+  # Older values are stale; 0: any age is good.
+  hasDefault @5 :Bool;
+  # Whether a stale or missing value is replaced by `defaultValue`; otherwise the run is refused.
+  defaultValue @6 :Data;
+}
+
+struct StateBuffer {
+  name @0 :Text;
+  dtype @1 :Results.DType;
+  shape @2 :List(UInt32);
+  buffer @3 :UInt32;
+  handOver @4 :Bool;
+  # Whether a new model with the same name, dtype and shape takes the value over; otherwise it is reset.
+}
+
+struct Output {
+  view @0 :Results.OutputView;
+  # name, dtype, shape, unit, nan. offset and sizeBytes are the slice inside `buffer`.
+  buffer @1 :UInt32;
+  absoluteTolerance @2 :Float64;
+  # Goldens and replays accept |a - b| <= max(absolute, relative * |b|); 0, 0 asks for equal bits.
+  relativeTolerance @3 :Float64;
+}
+
+struct Entrypoint {
+  name @0 :Text;
+  firstLaunch @1 :UInt32;
+  launchCount @2 :UInt32;
+  # Launches firstLaunch .. firstLaunch + launchCount - 1, in order.
+  frames @3 :List(UInt32);
+  # Indices in Graph.frames; at most 8.
+  aux @4 :List(UInt32);
+  outputs @5 :List(UInt32);
+  maxSkewNs @6 :UInt64;
+  # Largest SOF distance between frames of one run.
+  deadlineNs @7 :UInt64;
+  # From SOF (monotonic) to published. 0: none.
+  budgetNs @8 :UInt64;
+  # A run longer than this on the device is a hang. Never 0.
+}
+
+struct GoldenVector {
+  # One self-test run. Input bytes are not stored: byte i of an input is made by `abi.golden` from the seed.
+  entrypoint @0 :UInt32;
+  seed @1 :UInt64;
+  outputOffset @2 :UInt64;
+  # The expected outputs in the goldens blob, one after another in the entrypoint's order.
+  outputBytes @3 :UInt64;
+}
+
+struct Graph {
+  abiVersion @0 :UInt16;
+  halVersion @1 :UInt16;
+  driver @2 :Text;
+  # cpu, opencl, hcq or cuda.
+  threads @3 :UInt32;
+  # cpu: workers that the launches are fanned over.
+  arenaBytes @4 :UInt64;
+  buffers @5 :List(Buffer);
+  programs @6 :List(Program);
+  launches @7 :List(Launch);
+  frames @8 :List(FrameInput);
+  aux @9 :List(AuxInput);
+  states @10 :List(StateBuffer);
+  outputs @11 :List(Output);
+  entrypoints @12 :List(Entrypoint);
+  goldens @13 :List(GoldenVector);
+}

@@ -1,0 +1,167 @@
+@0xf6e0add914efc764;
+# What comes out: named views into a result ring, and a receipt that says which frames, which model and
+# which fence stand behind them.
+#
+# The ring is a memfd that a consumer can only read. A slot begins with a u64 sequence word: odd while
+# the daemon writes, then Result.slotSequence. Outputs start at OutputView.offset from the slot's start.
+# A reader copies, then reads the word again: unless it is still Result.slotSequence the copy is discarded.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("fenced::abi");
+
+enum DType {
+  unspecified @0;
+  float32 @1;
+  float16 @2;
+  int8 @3;
+  uint8 @4;
+  int16 @5;
+  uint16 @6;
+  int32 @7;
+  uint32 @8;
+  int64 @9;
+  uint64 @10;
+  bool8 @11;    # one byte, 0 or 1
+  bfloat16 @12;
+}
+
+enum NanPolicy {
+  refuse @0;  # a NaN or infinity discards the whole result; the frame is released as lost
+  flag @1;    # passed on; Result.flags bit 1 is set
+}
+
+struct OutputView {
+  # One named output inside a ring slot.
+  name @0 :Text;
+  dtype @1 :DType;
+  shape @2 :List(UInt32);
+  unit @3 :Text;
+  # SI symbol, for instance "m"; "1" for a pure number.
+  offset @4 :UInt64;
+  # Bytes from the slot's start.
+  sizeBytes @5 :UInt64;
+  nan @6 :NanPolicy;
+}
+
+enum FenceStatus {
+  active @0;    # not yet: never seen in a receipt
+  signaled @1;  # the device itself advanced the timeline to the fence's value
+  error @2;     # the device failed; there is no result
+}
+
+struct Result {
+  # FLAT. Sent after the fence has signalled and the outputs stand in the ring.
+  subscriptionId @0 :UInt32;
+  slot @1 :UInt32;
+  slotSequence @2 :UInt64;
+  # The slot's sequence word while this result is valid: even.
+  missed @3 :UInt64;
+  # Results of this subscription that were not delivered before this one, in total.
+  receipt :group {
+    modelDigest0 @4 :UInt64;
+    # SHA-256 of the signed statement as four little-endian words.
+    modelDigest1 @5 :UInt64;
+    modelDigest2 @6 :UInt64;
+    modelDigest3 @7 :UInt64;
+    entrypoint @8 :UInt32;
+    # Index in the graph's entrypoints.
+    device @9 :UInt32;
+    # Index of the device in `fenced devices`.
+    timeline @10 :UInt64;
+    # Drawn when the timeline was created; values of different timelines cannot be compared.
+    fenceValue @11 :UInt64;
+    fenceStatus @12 :FenceStatus;
+    flags @13 :UInt16;
+    # Bit 0: the deadline was met. Bit 1: an output holds NaN or infinity. Bit 2: state was reset before this run.
+    frameCount @14 :UInt32;
+    # How many of frame0..frame7 are used.
+    stateEpoch @15 :UInt64;
+    deadlineNs @16 :Int64;
+    # CLOCK_MONOTONIC.
+    submittedNs @17 :Int64;
+    # When the daemon gave the run to the device, CLOCK_MONOTONIC.
+    startedNs @18 :Int64;
+    # When the device started, mapped to CLOCK_MONOTONIC.
+    completedNs @19 :Int64;
+    # When the device finished, mapped to CLOCK_MONOTONIC.
+    deviceStartedNs @20 :Int64;
+    # The same in the device's own clock.
+    deviceCompletedNs @21 :Int64;
+    publishedNs @22 :Int64;
+    # When the outputs stood in the ring, CLOCK_MONOTONIC.
+    clockErrorNs @23 :UInt64;
+    # Bound on the error of every conversion between clocks in this receipt.
+    auxAge0Ns @24 :Int64;
+    # Age at submittedNs of the contract's first four aux inputs; -1 where there is none.
+    auxAge1Ns @25 :Int64;
+    auxAge2Ns @26 :Int64;
+    auxAge3Ns @27 :Int64;
+    frame0 :group {
+      stream @28 :UInt32;
+      # Index of the stream in the entrypoint's contract.
+      slot @29 :UInt32;
+      sequence @30 :UInt64;
+      generation @31 :UInt64;
+      sofNs @32 :Int64;
+      # In the camera's clock.
+      sofMonotonicNs @33 :Int64;
+      # The same in CLOCK_MONOTONIC.
+    }
+    frame1 :group {
+      stream @34 :UInt32;
+      slot @35 :UInt32;
+      sequence @36 :UInt64;
+      generation @37 :UInt64;
+      sofNs @38 :Int64;
+      sofMonotonicNs @39 :Int64;
+    }
+    frame2 :group {
+      stream @40 :UInt32;
+      slot @41 :UInt32;
+      sequence @42 :UInt64;
+      generation @43 :UInt64;
+      sofNs @44 :Int64;
+      sofMonotonicNs @45 :Int64;
+    }
+    frame3 :group {
+      stream @46 :UInt32;
+      slot @47 :UInt32;
+      sequence @48 :UInt64;
+      generation @49 :UInt64;
+      sofNs @50 :Int64;
+      sofMonotonicNs @51 :Int64;
+    }
+    frame4 :group {
+      stream @52 :UInt32;
+      slot @53 :UInt32;
+      sequence @54 :UInt64;
+      generation @55 :UInt64;
+      sofNs @56 :Int64;
+      sofMonotonicNs @57 :Int64;
+    }
+    frame5 :group {
+      stream @58 :UInt32;
+      slot @59 :UInt32;
+      sequence @60 :UInt64;
+      generation @61 :UInt64;
+      sofNs @62 :Int64;
+      sofMonotonicNs @63 :Int64;
+    }
+    frame6 :group {
+      stream @64 :UInt32;
+      slot @65 :UInt32;
+      sequence @66 :UInt64;
+      generation @67 :UInt64;
+      sofNs @68 :Int64;
+      sofMonotonicNs @69 :Int64;
+    }
+    frame7 :group {
+      stream @70 :UInt32;
+      slot @71 :UInt32;
+      sequence @72 :UInt64;
+      generation @73 :UInt64;
+      sofNs @74 :Int64;
+      sofMonotonicNs @75 :Int64;
+    }
+  }
+}

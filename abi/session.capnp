@@ -1,0 +1,241 @@
+@0xe20aa0d640a642b2;
+# The packets of a session. Every packet is one AF_UNIX SOCK_SEQPACKET datagram: an 8-byte header
+# {kind u16, abiVersion u16, descriptors u8, flags u8, reserved u16 = 0}, little endian, and one
+# canonical single-segment Cap'n Proto message (8-byte segment table first) of the kind's struct.
+#
+# Structs marked FLAT hold no pointers, no defaults and no bit fields, so that their codec is one
+# fixed-offset record. New fields may be added at the end of any struct; none is ever renumbered.
+
+using Cxx = import "/capnp/c++.capnp";
+using Frame = import "frame.capnp";
+using Results = import "result.capnp";
+$Cxx.namespace("fenced::abi");
+
+const abiVersion :UInt16 = 1;
+# Rises when an old peer could misread a packet. Peers must agree exactly.
+
+enum Kind {
+  # The header's `kind`, and the struct that follows it. C = client, D = daemon.
+  invalid @0;            # never sent
+  hello @1;              # C to D  Hello
+  welcome @2;            # D to C  Welcome
+  refusal @3;            # D to C  Refusal
+  bye @4;                # both    Bye
+  openStream @5;         # camera to D  OpenStream
+  streamOpened @6;       # D to camera  StreamOpened
+  registerBuffers @7;    # camera to D  RegisterBuffers, with descriptors
+  buffersRegistered @8;  # D to camera  BuffersRegistered
+  submit @9;             # camera to D  Submit (FLAT), optionally with an in-fence descriptor
+  release @10;           # D to camera  Release (FLAT)
+  closeStream @11;       # camera to D  CloseStream
+  setAux @12;            # camera or control to D  SetAux
+  subscribe @13;         # consumer to D  Subscribe
+  subscribed @14;        # D to consumer  Subscribed, with the ring's descriptor
+  result @15;            # D to consumer  Result (FLAT, result.capnp)
+  command @16;           # control to D  Command
+  reply @17;             # D to control  Reply
+}
+
+enum Role {
+  unspecified @0;  # refused
+  camera @1;
+  consumer @2;
+  control @3;
+}
+
+struct Hello {
+  # The first packet of every session.
+  role @0 :Role;
+  # Must be the role of the socket that was connected to.
+  name @1 :Text;
+  # Who connects, for logs (1..64 bytes of printable UTF-8).
+}
+
+struct Welcome {
+  daemonVersion @0 :Text;
+  # Version of the `fenced` distribution that answers.
+  epoch @1 :UInt64;
+  # Drawn when the daemon starts. Generations, slots and subscriptions of another epoch mean nothing.
+  maxPacketBytes @2 :UInt32;
+  # Longer packets close the session.
+  maxDescriptors @3 :UInt32;
+  # Descriptors a packet may carry.
+}
+
+enum RefusalCode {
+  # Why the daemon said no. A refusal marked (closes) ends this session; no other is disturbed.
+  ok @0;                 # never sent
+  protocol @1;           # (closes) the packet is not well formed or came at the wrong time
+  abiVersion @2;         # (closes) the peers' ABI versions differ
+  role @3;               # (closes) the role does not belong to this socket
+  notPermitted @4;       # the policy does not let this user do that
+  limit @5;              # a limit of this peer is exceeded
+  badFormat @6;          # the StreamFormat is incomplete, contradictory or out of bounds
+  formatMismatch @7;     # the stream's format is not the one the model was compiled for
+  unknownStream @8;      # no loaded model takes a stream of this name
+  streamTaken @9;        # another camera holds this stream
+  badBuffer @10;         # a descriptor is too small, not sealed, or not memory
+  unknownSlot @11;       # slot beyond the registered buffers
+  badGeneration @12;     # the lease is not the camera's to give: stale, duplicate or foreign
+  sequenceRepeated @13;  # a sequence was seen before
+  timeNotRising @14;     # SOF is not after the stream's last SOF
+  timeInFuture @15;      # SOF lies beyond now + tolerance
+  timeStale @16;         # SOF is older than maxAge
+  notReady @17;          # no model is ready
+  unknownCommand @18;
+  modelRefused @19;      # the bundle was refused; the text names the signing or admission code
+  deviceError @20;       # the accelerator is in error
+  idle @21;              # (closes) the peer stayed silent beyond the limit
+  unknownAux @22;        # no loaded model takes an aux input of this name
+  badAux @23;            # aux size, dtype or time is not the contract's
+  shuttingDown @24;
+}
+
+struct Refusal {
+  # Answers one packet of the client. Nothing that was refused has taken effect.
+  code @0 :RefusalCode;
+  inReplyTo @1 :UInt16;
+  # Kind of the refused packet.
+  what @2 :Text;
+  # What was wrong, naming the field.
+  expected @3 :Text;
+  found @4 :Text;
+  action @5 :Text;
+  # What to do about it.
+}
+
+struct Bye {
+  reason @0 :Text;
+  # Why the sender ends the session. Buffers in flight stay with the daemon until their fences signal.
+}
+
+struct OpenStream {
+  stream @0 :Text;
+  # The stream's name in the model's contract, for instance "road" (1..64 bytes, [a-z0-9_.-]).
+  format @1 :Frame.StreamFormat;
+}
+
+struct StreamOpened {
+  streamId @0 :UInt32;
+  # Names the stream in flat packets of this session and in receipts.
+  maxSlots @1 :UInt32;
+  # Buffers the daemon will register.
+}
+
+struct RegisterBuffers {
+  # Descriptors, in this order: the lease page, then `slots` buffers. The lease page is a memfd of
+  # slots * 64 bytes, sealed against shrinking; the u64 at slot * 64 is the slot's control word: odd
+  # while the camera writes the slot, and never the same twice. Memfds must carry F_SEAL_SHRINK.
+  streamId @0 :UInt32;
+  slots @1 :UInt32;
+  # 1..maxSlots; descriptors = slots + 1.
+}
+
+struct BuffersRegistered {
+  streamId @0 :UInt32;
+  slots @1 :UInt32;
+  zeroCopy @2 :Bool;
+  # Whether the accelerator reads the buffers in place.
+}
+
+struct Submit {
+  # FLAT. The camera gives one written slot to the daemon; from here the slot is the daemon's.
+  streamId @0 :UInt32;
+  slot @1 :UInt32;
+  generation @2 :UInt64;
+  # The slot's lease number: 1 for its first submit, then one more each time.
+  sequence @3 :UInt64;
+  # Strictly rising in the stream; a gap counts as frames the camera dropped.
+  sofNs @4 :Int64;
+  # When the frame's marked instant was (StreamFormat.mark), in StreamFormat.clock.
+  eofNs @5 :Int64;
+  # When the last line had left the sensor; at least sofNs.
+  controlWord @6 :UInt64;
+  # The slot's control word as the camera left it after writing: even.
+  exposureNs @7 :UInt64;
+  # Exposure time, 0 when unknown. For logs only.
+  flags @8 :UInt32;
+  # Bit 0: one in-fence descriptor comes with the packet. Other bits must be 0.
+}
+
+enum ReleaseStatus {
+  run @0;         # the frame went through the model and its fence signalled
+  superseded @1;  # a newer frame took its place before it ran
+  late @2;        # its deadline had passed, or would have, before it could run
+  torn @3;        # it was overwritten while the daemon held it; its result was discarded
+  refused @4;     # the Submit was refused; the code says why
+  lost @5;        # the device, a fence or the model failed; no result was published
+}
+
+struct Release {
+  # FLAT. The slot is the camera's again. Sent once for each Submit, only after the slot's fence has
+  # signalled, or when the frame never reached the device.
+  streamId @0 :UInt32;
+  slot @1 :UInt32;
+  generation @2 :UInt64;
+  sequence @3 :UInt64;
+  status @4 :ReleaseStatus;
+  code @5 :RefusalCode;
+  # The reason, when status is refused; otherwise ok.
+  heldNs @6 :UInt64;
+  # From Submit read to Release sent, CLOCK_MONOTONIC.
+}
+
+struct CloseStream {
+  streamId @0 :UInt32;
+}
+
+struct SetAux {
+  # Sets one small named tensor for the frames that follow.
+  name @0 :Text;
+  timeNs @1 :Int64;
+  # When the value was true, CLOCK_MONOTONIC.
+  value @2 :Data;
+  # The contract's dtype and shape, little endian, row-major.
+}
+
+enum DeliveryPolicy {
+  latest @0;  # only the newest result waits for a slow consumer
+  every @1;   # up to `queue` results wait; beyond that the consumer is told how many it missed
+}
+
+struct Subscribe {
+  model @0 :Text;
+  # The model's name.
+  policy @1 :DeliveryPolicy;
+  queue @2 :UInt32;
+  # Results that may wait under `every`; 1..64.
+}
+
+struct Subscribed {
+  # Comes with one descriptor: the result ring, read-only. Slot i starts at i * slotBytes.
+  subscriptionId @0 :UInt32;
+  slots @1 :UInt32;
+  slotBytes @2 :UInt64;
+  modelDigest @3 :Data;
+  # SHA-256 of the bundle's signed statement (32 bytes).
+  outputs @4 :List(Results.OutputView);
+}
+
+enum CommandKind {
+  unspecified @0;  # refused
+  status @1;       # answers with the whole state as JSON
+  activate @2;     # `argument`: path of a bundle, as seen by the daemon
+  rollback @3;     # back to the previous model
+  drain @4;        # refuse new frames, finish those in flight
+  resume @5;       # take frames again after drain
+  resetState @6;   # recurrent state to its initial value; epoch + 1
+  metrics @7;      # answers with OpenMetrics text
+}
+
+struct Command {
+  command @0 :CommandKind;
+  argument @1 :Text;
+}
+
+struct Reply {
+  # Answers one Command that was carried out. A refused one is answered by Refusal.
+  command @0 :CommandKind;
+  body @1 :Text;
+  # JSON, or text for metrics.
+}
