@@ -1,0 +1,72 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes .venv if it is missing and installs
+# the pinned packages; nothing is assumed but Python >= 3.11 and make.
+#
+#   .venv/          the lab domain: compiler, signer, tests (editable install)
+#   .venv/vehicle/  the vehicle domain: the `fenced` wheel and its four dependencies, nothing else
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VEHICLE := $(VENV)/vehicle
+VEHICLE_SOURCES := $(wildcard abi/*.py abi/*.capnp hal/*.py signing/*.py client/*.py daemon/*.py)
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PACKAGES := abi hal signing client daemon lab
+
+.PHONY: demo test check bench fuzz mutate lint lock clean vehicle
+
+demo: $(VEHICLE)/stamp
+	$(BIN)/fenced-lab demo
+
+test: $(VEHICLE)/stamp
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint coverage mutate
+
+.PHONY: coverage
+lint: $(VENV)/stamp
+	$(BIN)/ruff check $(PACKAGES) tests examples
+	$(BIN)/ruff format --check $(PACKAGES) tests examples
+	$(BIN)/mypy -p abi -p hal -p signing -p client -p daemon -p lab
+	$(BIN)/lint-imports
+
+# The safety core is held to every branch.
+coverage: $(VENV)/stamp
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/abi tests/signing tests/hal \
+	  --cov=abi --cov=signing --cov=hal --cov-branch --cov-report=
+	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered \
+	  --include='abi/session.py,abi/format.py,abi/lease.py,abi/ledger.py,abi/packet.py,signing/*,hal/admit.py'
+
+# Mutants of the safety core that the tests must kill; the floor is in tests/mutation.py.
+mutate: $(VENV)/stamp
+	$(BIN)/python -m tests.mutation
+
+bench: $(VEHICLE)/stamp
+	$(BIN)/fenced-lab bench $(ARGS)
+
+vehicle: $(VEHICLE)/stamp
+
+$(VENV)/stamp: lab/requirements.txt lab/pyproject.toml pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r lab/requirements.txt
+	$(PIP) install --no-deps --no-build-isolation -e . -e lab
+	touch $@
+
+$(VEHICLE)/packages: requirements.txt $(VENV)/stamp
+	$(PYTHON) -m venv $(VEHICLE)
+	$(VEHICLE)/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r requirements.txt
+	touch $@
+
+$(VEHICLE)/stamp: $(VEHICLE)/packages $(VEHICLE_SOURCES)
+	rm -rf build/lib build/bdist.* build/wheel
+	$(PIP) wheel --no-deps --no-build-isolation -w build/wheel .
+	$(VEHICLE)/bin/python -m pip --disable-pip-version-check -q install --no-deps --force-reinstall build/wheel/fenced-*.whl
+	touch $@
+
+# New pins, with hashes, from the ranges in the two pyproject files. Needs `pip install uv` once.
+LOCK := uv pip compile --universal --generate-hashes --python-version 3.11 --no-header --quiet
+lock:
+	$(LOCK) pyproject.toml -o requirements.txt
+	$(LOCK) lab/pyproject.toml --extra dev --no-emit-package fenced -o lab/requirements.txt
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info lab/*.egg-info .mypy_cache .ruff_cache .pytest_cache mutants

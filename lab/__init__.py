@@ -1,0 +1,1 @@
+"""The lab side of fenced: compile, sign, record, replay, test and measure. Never on a vehicle."""
