@@ -1,1 +1,1 @@
-"""Part of fenced-lab."""
+"""From a spec.toml to an unsigned bundle: capture, check, link, pack (DESIGN §9)."""

@@ -1,0 +1,123 @@
+"""What a spec.toml asks the compiler for, as values that are complete and checked.
+
+Unknown keys are refused, and so is everything unspecified: range, matrix and the other colour fields have no default
+(cases/frames.md row 10). Sizes are pixels, offsets and strides bytes, times milliseconds as the keys' names say.
+`load_spec` reads the file; the dataclasses below hold no reference to it except the model's path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.compile.pixels import PlaneLayout
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What the bundle is called, and where the model comes from."""
+
+    name: str
+    version: str
+    """Semantic version."""
+    source: Path
+    """The ONNX file, absolute; in the file relative to the spec."""
+    release: int
+    """Rollback counter, 1..2^63-1."""
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """The machine the bundle is for."""
+
+    driver: str
+    arch: str
+    cpu: str
+    """The CPU baseline in zig's spelling, for instance x86_64_v3."""
+    threads: int
+    """Workers that every launch is fanned over."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One camera frame, and how its bytes become the model's tensor.
+
+    The tensor is float32 [1, 3, resize height, resize width]: R'G'B' (or B'G'R') in 0..255, then (x - mean) / std.
+    """
+
+    name: str
+    """The model's input tensor."""
+    stream: str
+    format: str
+    width: int
+    height: int
+    planes: tuple[PlaneLayout, ...]
+    buffer_bytes: int
+    range: str
+    matrix: str
+    primaries: str
+    transfer: str
+    chroma_site: str
+    crop: tuple[int, int, int, int]
+    """x, y, width, height in luma pixels of the whole picture."""
+    resize: tuple[int, int]
+    """Width, height of the tensor."""
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    layout: str
+    channels: str
+    """`RGB` or `BGR`: the order of the tensor's channels, and of mean and std."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the tensor the model gets: [1, channel, row, column]."""
+        return (1, 3, self.resize[1], self.resize[0])
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """One named view of one of the model's output tensors."""
+
+    tensor: str
+    name: str
+    slice: tuple[int, int] | None
+    """First and one past the last element of the flattened tensor; None: the whole tensor."""
+    unit: str
+    """SI symbol; "1" for a pure number."""
+    nan: str
+    """`refuse` or `flag`."""
+    dims: tuple[int, ...] | None
+    """Shape of the view; None: the tensor's own shape, or one axis where it is sliced."""
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """How the compiled graph is held against its references."""
+
+    onnxruntime_tolerance: float
+    """Largest |ours - onnxruntime's| of any output element, on the same pixels."""
+    steps: int
+    """Frames with random pixels that every comparison runs."""
+
+
+@dataclass(frozen=True)
+class TimingSpec:
+    """When a result is late, and when a run is a hang."""
+
+    deadline_ms: float
+    """From start of frame to published; 0: none."""
+    budget_ms: float
+    """Longest run on the device; longer is a hang."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A whole spec.toml."""
+
+    path: Path
+    model: ModelSpec
+    target: TargetSpec
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    check: CheckSpec
+    timing: TimingSpec

@@ -1,0 +1,241 @@
+"""Reads a spec.toml into `lab.compile.spec.Spec`.
+
+Every key is typed and bounded here, unknown keys are refused, and each refusal names the file, the key, what was
+expected and what was found. Only form is checked: whether the model has such an input is for `lab.compile.model`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab.compile.pixels import FORMATS, plane_layout, row_bytes
+from lab.compile.refusal import CompileRefusal, CompileRefused
+from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
+
+_NAME = r"[a-z0-9_.-]{1,64}"
+_SEMVER = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?"
+_MAX_SIDE = 16384
+_MISSING = object()
+
+
+class Table:
+    """One TOML table being read: hands out checked values and refuses what nobody asked for."""
+
+    def __init__(self, path: Path, key: str, values: Any) -> None:
+        self.path, self.key = path, key
+        if not isinstance(values, dict):
+            raise self.refuse(CompileRefusal.SPEC_VALUE, "", "a table", values)
+        self._values = dict(values)
+
+    def refuse(self, code: CompileRefusal, key: str, expected: str, found: object) -> CompileRefused:
+        """The refusal for `key` of this table."""
+        where = ".".join(part for part in (self.key, key) if part)
+        text = "nothing" if found is _MISSING else f"{found!r}"
+        todo = "remove the key" if code is CompileRefusal.SPEC_KEY_UNKNOWN else f"set {where}"
+        return CompileRefused(code, f"{self.path.name}: {where}", expected=expected, found=text, todo=todo)
+
+    def take(self, key: str, expected: str, good: Callable[[Any], bool], default: Any = _MISSING) -> Any:
+        """The value of `key`; refused if it is missing without a default or `good` says no."""
+        value = self._values.pop(key, _MISSING)
+        if value is _MISSING:
+            if default is _MISSING:
+                raise self.refuse(CompileRefusal.SPEC_KEY_MISSING, key, expected, value)
+            return default
+        if not good(value):
+            raise self.refuse(CompileRefusal.SPEC_VALUE, key, expected, value)
+        return value
+
+    def integer(self, key: str, low: int, high: int, default: Any = _MISSING) -> int:
+        """An integer in low..high."""
+        return int(self.take(key, f"an integer in {low}..{high}", lambda v: _is_integer(v, low, high), default))
+
+    def number(self, key: str, low: float, high: float, default: Any = _MISSING) -> float:
+        """A finite number in low..high."""
+        return float(self.take(key, f"a number in {low:g}..{high:g}", lambda v: _is_number(v, low, high), default))
+
+    def text(self, key: str, pattern: str, expected: str, default: Any = _MISSING) -> str:
+        """A string that matches `pattern` as a whole."""
+        good = lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None  # noqa: E731
+        return str(self.take(key, expected, good, default))
+
+    def choice(self, key: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:
+        """One of `choices`."""
+        return str(self.take(key, "one of " + ", ".join(choices), lambda v: v in choices, default))
+
+    def integers(self, key: str, count: int | None, low: int, high: int, default: Any = _MISSING) -> Any:
+        """A tuple of integers, `count` long or 1..8 where that is None; the default where the key is missing."""
+        expected = f"{count or '1..8'} integers in {low}..{high}"
+        value = self.take(key, expected, lambda v: _is_list(v, count, lambda x: _is_integer(x, low, high)), default)
+        return tuple(value) if isinstance(value, list) else value
+
+    def numbers(self, key: str, low: float, high: float) -> tuple[float, float, float]:
+        """Three finite numbers in low..high, one for each channel."""
+        expected = f"3 numbers in {low:g}..{high:g}, one for each channel"
+        one, two, three = self.take(key, expected, lambda v: _is_list(v, 3, lambda x: _is_number(x, low, high)))
+        return float(one), float(two), float(three)
+
+    def tables(self, key: str) -> list[Table]:
+        """A non-empty array of tables."""
+        values = self.take(key, f"at least one [[{key}]] table", lambda v: isinstance(v, list) and len(v) > 0)
+        return [Table(self.path, f"{key}[{index}]", value) for index, value in enumerate(values)]
+
+    def table(self, key: str, default: Any = _MISSING) -> Table:
+        """A table."""
+        return Table(self.path, key, self.take(key, f"a [{key}] table", lambda v: isinstance(v, dict), default))
+
+    def finish(self) -> None:
+        """Refuses whatever was not taken."""
+        for key, value in self._values.items():
+            raise self.refuse(CompileRefusal.SPEC_KEY_UNKNOWN, key, "no such key", value)
+
+
+def _is_integer(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and low <= value <= high
+
+
+def _is_list(value: Any, count: int | None, good: Callable[[Any], bool]) -> bool:
+    if not isinstance(value, list) or not (len(value) == count if count else 1 <= len(value) <= 8):
+        return False
+    return all(map(good, value))
+
+
+def _model(table: Table, folder: Path) -> ModelSpec:
+    source = table.text("source", r"[^\0]+\.onnx", "the path of an .onnx file")
+    spec = ModelSpec(
+        name=table.text("name", _NAME, "a name of 1..64 characters a-z 0-9 _ . -"),
+        version=table.text("version", _SEMVER, "a semantic version like 1.0.0"),
+        source=(folder / source).resolve(),
+        release=table.integer("release", 1, 2**63 - 1),
+    )
+    table.finish()
+    return spec
+
+
+def _target(table: Table) -> TargetSpec:
+    spec = TargetSpec(
+        driver=table.choice("driver", ("cpu",)),
+        arch=table.choice("arch", ("x86_64", "aarch64")),
+        cpu=table.text("cpu", r"[a-z0-9_]{1,64}", "a CPU in zig's spelling like x86_64_v3 or cortex_a78"),
+        threads=table.integer("threads", 1, 64),
+    )
+    table.finish()
+    return spec
+
+
+def _crop(table: Table, width: int, height: int) -> tuple[int, int, int, int]:
+    crop = table.integers("crop", 4, 0, _MAX_SIDE, (0, 0, width, height))
+    x, y, w, h = crop
+    if w == 0 or h == 0 or x + w > width or y + h > height:
+        expected = f"x, y, width, height of a part of the {width}x{height} picture"
+        raise table.refuse(CompileRefusal.SPEC_VALUE, "crop", expected, list(crop))
+    return x, y, w, h
+
+
+def _input(table: Table) -> InputSpec:
+    format_ = table.choice("format", tuple(FORMATS))
+    fmt = FORMATS[format_]
+    width, height = table.integer("width", 1, _MAX_SIDE), table.integer("height", 1, _MAX_SIDE)
+    tight = row_bytes(fmt, 0, width)
+    stride = table.integer("stride", tight, 8 * _MAX_SIDE, tight)
+    rows = table.integer("rows", height, 2 * _MAX_SIDE, height)
+    planes = plane_layout(fmt, width, height, stride, rows)
+    resize_width, resize_height = table.integers("resize", 2, 1, 4096)
+    spec = InputSpec(
+        name=table.text("name", r"[^\0]{1,256}", "the name of the model's input tensor"),
+        stream=table.text("stream", _NAME, "a stream name of 1..64 characters a-z 0-9 _ . -"),
+        format=format_,
+        width=width,
+        height=height,
+        planes=planes,
+        buffer_bytes=planes[-1].offset + planes[-1].size_bytes,
+        range=table.choice("range", ("full",) if fmt.is_rgb else ("limited", "full")),
+        matrix=table.choice("matrix", ("identity",) if fmt.is_rgb else ("bt601", "bt709", "bt2020nc")),
+        primaries=table.choice("primaries", ("bt709", "bt601Line525", "bt601Line625", "bt2020", "sensorNative")),
+        transfer=table.choice("transfer", ("linear", "srgb", "bt709", "pq", "hlg")),
+        chroma_site=table.choice("chroma_site", ("notSubsampled",) if fmt.is_rgb else ("left", "center", "topLeft")),
+        crop=_crop(table, width, height),
+        resize=(resize_width, resize_height),
+        mean=table.numbers("mean", -1e6, 1e6),
+        std=table.numbers("std", 1e-6, 1e6),
+        layout=table.choice("layout", ("NCHW",), "NCHW"),
+        channels=table.choice("channels", ("RGB", "BGR"), "RGB"),
+    )
+    table.finish()
+    return spec
+
+
+def _output(table: Table) -> OutputSpec:
+    slice_ = table.integers("slice", 2, 0, 2**31 - 1, None)
+    if slice_ is not None and slice_[0] >= slice_[1]:
+        raise table.refuse(CompileRefusal.SPEC_VALUE, "slice", "first < end, in elements", list(slice_))
+    dims = table.integers("dims", None, 1, 2**31 - 1, None)
+    if slice_ is not None and dims is not None and math.prod(dims) != slice_[1] - slice_[0]:
+        expected = f"sizes whose product is the slice's {slice_[1] - slice_[0]} elements"
+        raise table.refuse(CompileRefusal.SPEC_VALUE, "dims", expected, list(dims))
+    spec = OutputSpec(
+        tensor=table.text("tensor", r"[^\0]{1,256}", "the name of a model output tensor"),
+        name=table.text("name", _NAME, "a name of 1..64 characters a-z 0-9 _ . -"),
+        slice=slice_,
+        unit=table.text("unit", r"[^\0]{1,32}", 'an SI symbol, "1" for a pure number'),
+        nan=table.choice("nan", ("refuse", "flag")),
+        dims=dims,
+    )
+    table.finish()
+    return spec
+
+
+def _check(table: Table) -> CheckSpec:
+    tolerance = table.number("onnxruntime_tolerance", 0.0, 1e3)
+    spec = CheckSpec(onnxruntime_tolerance=tolerance, steps=table.integer("steps", 2, 1000, 4))
+    table.finish()
+    return spec
+
+
+def _timing(table: Table) -> TimingSpec:
+    spec = TimingSpec(
+        deadline_ms=table.number("deadline_ms", 0.0, 1e6, 0.0), budget_ms=table.number("budget_ms", 0.001, 1e6, 1000.0)
+    )
+    table.finish()
+    return spec
+
+
+def _refuse_repeats(root: Table, key: str, names: list[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise root.refuse(CompileRefusal.SPEC_VALUE, key, "a different name for each", name)
+
+
+def load_spec(path: Path) -> Spec:
+    """The spec in the file at `path`. Raises CompileRefused, naming the key, for anything that is not as it should."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CompileRefused(
+            CompileRefusal.SPEC_UNREADABLE, str(path), expected="a readable TOML file", found=str(error),
+            todo="mend the file or the path",
+        ) from error
+    root = Table(path, "", values)
+    spec = Spec(
+        path=path,
+        model=_model(root.table("model"), path.parent),
+        target=_target(root.table("target")),
+        inputs=tuple(map(_input, root.tables("input"))),
+        outputs=tuple(map(_output, root.tables("output"))),
+        check=_check(root.table("check")),
+        timing=_timing(root.table("timing", {})),
+    )
+    root.finish()
+    _refuse_repeats(root, "input.name", [one.name for one in spec.inputs])
+    _refuse_repeats(root, "input.stream", [one.stream for one in spec.inputs])
+    _refuse_repeats(root, "output.name", [one.name for one in spec.outputs])
+    return spec
