@@ -1,0 +1,288 @@
+"""A recorded drive: MCAP, zstd chunks, holding the session's own messages.
+
+Topics of a log (every message is what crossed the socket or lay in shared memory, byte for byte):
+
+    /camera/STREAM/format    one OpenStream message (Cap'n Proto, session.capnp)
+    /camera/STREAM/submit    a Submit message a frame
+    /camera/STREAM/pixels    the frame's buffer, StreamFormat.bufferBytes raw bytes; follows its Submit
+    /model/NAME/layout       one Subscribed message: names, shapes and offsets of the outputs
+    /model/NAME/result       a Result message a published result, with its receipt
+    /model/NAME/outputs      the result's ring slot from its first output on; follows its Result
+    /note/TOPIC              JSON: whatever the recorder wants to keep beside a frame (truth, source)
+
+The metadata record `fenced.log` opens the file and names the ABI version; `fenced.summary` ends it with counts and the
+SHA-256 over every message in order (topic, length, bytes). A log without it was cut off: it can be listed and read up
+to the last whole chunk, and replay refuses it unless asked to take what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from mcap.exceptions import McapError
+from mcap.records import Channel, McapRecord, Message, Metadata
+from mcap.stream_reader import CRCValidationError, StreamReader
+from mcap.writer import CompressionType, Writer
+from zstandard import ZstdError
+
+from abi import schema
+from lab.replay.refusal import LogRefusal, LogRefused
+
+OPENING, SUMMARY = "fenced.log", "fenced.summary"
+CHUNK_BYTES = 1 << 20
+QUEUED_MESSAGES = 64
+"""Messages the writer thread may lag behind; a recorder that is faster waits."""
+
+_ENCODINGS = {
+    "format": ("session.OpenStream", "capnp"),
+    "submit": ("session.Submit", "capnp"),
+    "pixels": ("pixels", "raw"),
+    "layout": ("session.Subscribed", "capnp"),
+    "result": ("result.Result", "capnp"),
+    "outputs": ("outputs", "raw"),
+    "note": ("note", "json"),
+}
+
+
+class _Digest:
+    """SHA-256 over (topic, length, bytes) of every message, in order; the same on writing and on reading."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, topic: str, data: bytes | memoryview) -> None:
+        name = topic.encode()
+        self._sha256.update(struct.pack("<IQ", len(name), len(data)) + name)
+        self._sha256.update(data)
+
+    def hexdigest(self) -> str:
+        return self._sha256.hexdigest()
+
+
+class LogWriter:
+    """Writes a log from a thread of its own, so that compression never delays a frame.
+
+    `write` copies its bytes: the caller's buffer is free when it returns. An error of the disk is raised by the next
+    `write`, or by `close`.
+    """
+
+    def __init__(self, path: Path, *, about: Mapping[str, str] | None = None) -> None:
+        self._file: IO[bytes] = path.open("xb")
+        self._writer = Writer(self._file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD)
+        self._writer.start(profile="fenced", library="fenced-lab")
+        self._writer.add_metadata(OPENING, {"abiVersion": str(schema.session.abiVersion), **(about or {})})
+        self._channels: dict[str, int] = {}
+        self._schemas: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._digest = _Digest()
+        self._queue: queue.Queue[tuple[str, bytes, int] | None] = queue.Queue(QUEUED_MESSAGES)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, topic: str, data: bytes | bytearray | memoryview, log_time_ns: int) -> None:
+        """Append one message; `log_time_ns` is CLOCK_MONOTONIC of the recording machine."""
+        self._raise_failure()
+        self._queue.put((topic, bytes(data), log_time_ns))
+
+    def close(self) -> None:
+        """Write what is queued and the summary. Without this call the log counts as cut off."""
+        self._queue.put(None)
+        self._thread.join()
+        try:
+            self._raise_failure()
+            counts = {f"count{topic}": str(count) for topic, count in sorted(self._counts.items())}
+            self._writer.add_metadata(SUMMARY, {"sha256": self._digest.hexdigest(), **counts})
+            self._writer.finish()
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise LogRefused(
+                LogRefusal.WRITE,
+                "the log could not be written",
+                expected="a writable disk with room",
+                found=str(self._failure),
+                todo="free space or choose another path; what was written up to the last chunk can be read",
+            ) from self._failure
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._failure is not None:
+                continue  # keep emptying the queue, so that the recorder is told instead of blocked
+            topic, data, log_time_ns = item
+            try:
+                self._writer.add_message(self._channel(topic), log_time_ns, data, log_time_ns)
+            except (OSError, McapError) as error:
+                self._failure = error
+                continue
+            self._digest.add(topic, data)
+            self._counts[topic] = self._counts.get(topic, 0) + 1
+
+    def _channel(self, topic: str) -> int:
+        if topic not in self._channels:
+            name, encoding = _ENCODINGS[kind_of(topic)]
+            if name not in self._schemas:
+                self._schemas[name] = self._writer.register_schema(name, encoding, _schema_text(name))
+            self._channels[topic] = self._writer.register_channel(topic, encoding, self._schemas[name])
+        return self._channels[topic]
+
+
+def kind_of(topic: str) -> str:
+    """The last part of a topic, or `note`: a key of the table of topics above."""
+    return "note" if topic.startswith("/note/") else topic.rsplit("/", 1)[-1]
+
+
+def _schema_text(name: str) -> bytes:
+    """The .capnp source that describes a channel, so that a log can be read without this program."""
+    file, _, struct_name = name.partition(".")
+    return (Path(schema.__file__).parent / f"{file}.capnp").read_bytes() if struct_name else b""
+
+
+@dataclass(frozen=True)
+class LogMessage:
+    """One message of a log; `log_time_ns` is CLOCK_MONOTONIC of the machine that recorded."""
+
+    topic: str
+    data: bytes
+    log_time_ns: int
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.topic)
+
+
+@dataclass
+class LogInfo:
+    """What a log claims, and what was found by reading all of it."""
+
+    path: Path
+    about: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    sha256: str = ""
+    """Over the messages that were read."""
+    claimed: dict[str, str] | None = None
+    """The summary; None where the log was cut off."""
+
+    @property
+    def finished(self) -> bool:
+        return self.claimed is not None
+
+    def verify(self) -> None:
+        """Raise LogRefused unless the log is whole and is what its summary says."""
+        if self.claimed is None:
+            raise LogRefused(
+                LogRefusal.UNFINISHED,
+                f"{self.path.name} ends without a summary: its recorder was cut off",
+                expected="a finished log",
+                found=f"{sum(self.counts.values())} messages up to the last whole chunk",
+                todo="record again, or replay what is there with --partial",
+            )
+        counted = {f"count{topic}": str(count) for topic, count in self.counts.items()}
+        found = {"sha256": self.sha256, **counted}
+        for key in sorted(set(found) | set(self.claimed)):
+            if found.get(key) != self.claimed.get(key):
+                raise LogRefused(
+                    LogRefusal.DIGEST,
+                    f"{self.path.name} is not the log its summary describes ({key})",
+                    expected=str(self.claimed.get(key)),
+                    found=str(found.get(key)),
+                    todo="do not use this file; fetch the recording again",
+                )
+
+
+class LogReader:
+    """Reads a log in order, whole or cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def info(self) -> LogInfo:
+        """Read everything once, check every chunk's CRC, and return claims beside findings."""
+        info = LogInfo(self.path)
+        digest = _Digest()
+        for record in self._records(info):
+            digest.add(record.topic, record.data)
+            info.counts[record.topic] = info.counts.get(record.topic, 0) + 1
+        info.sha256 = digest.hexdigest()
+        return info
+
+    def messages(self) -> Iterator[LogMessage]:
+        """Every message in the order it was recorded; stops quietly where the log was cut off."""
+        return self._records(LogInfo(self.path))
+
+    def _records(self, info: LogInfo) -> Iterator[LogMessage]:
+        topics: dict[int, str] = {}
+        try:
+            with self.path.open("rb") as file:
+                for record in _up_to_a_cut(file):
+                    if isinstance(record, Channel):
+                        topics[record.id] = record.topic
+                    elif isinstance(record, Metadata):
+                        _take_metadata(info, record)
+                    elif isinstance(record, Message):
+                        self._require_opening(info)
+                        yield LogMessage(topics[record.channel_id], record.data, record.log_time)
+        except (OSError, KeyError, *_DAMAGE) as error:
+            raise LogRefused(
+                LogRefusal.UNREADABLE,
+                f"{self.path} could not be read",
+                expected="an undamaged MCAP file written by fenced-lab record",
+                found=f"{type(error).__name__}: {error}",
+                todo="check the path, or fetch the recording again",
+            ) from error
+        self._require_opening(info)
+
+    def _require_opening(self, info: LogInfo) -> None:
+        if not info.about:
+            raise LogRefused(
+                LogRefusal.NOT_A_FENCED_LOG,
+                f"{self.path} is not a fenced log",
+                expected=f"a metadata record {OPENING!r} before the first message",
+                found="none",
+                todo="name a file that fenced-lab record wrote",
+            )
+
+
+def _take_metadata(info: LogInfo, record: Metadata) -> None:
+    if record.name == OPENING:
+        info.about = dict(record.metadata)
+    elif record.name == SUMMARY:
+        info.claimed = dict(record.metadata)
+
+
+_DAMAGE = (McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError)
+
+
+def _up_to_a_cut(file: IO[bytes]) -> Iterator[McapRecord]:
+    """The records of `file`; a damaged record ends them quietly only where it is the last thing in the file."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    records = StreamReader(file, validate_crcs=True).records
+    started = False
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        except _DAMAGE:
+            if started and file.tell() == size:
+                return
+            raise
+        started = True
+        yield record

@@ -1,0 +1,108 @@
+"""A log is what its summary says, or is refused; a log that was cut off reads up to its last whole chunk."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcap.writer import Writer
+
+from lab.replay.log import LogReader, LogWriter
+from lab.replay.refusal import LogRefusal, LogRefused
+
+FRAME_BYTES = 300_000
+
+
+def frame_bytes(index: int) -> bytes:
+    return random.Random(index).randbytes(FRAME_BYTES)
+
+
+def write_log(path: Path, frames: int = 12) -> None:
+    with LogWriter(path, about={"source": "test"}) as log:
+        for index in range(frames):
+            log.write("/camera/road/submit", index.to_bytes(8, "little"), index)
+            log.write("/camera/road/pixels", frame_bytes(index), index)
+
+
+def test_a_log_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    write_log(tmp_path / "a.mcap")
+    reader = LogReader(tmp_path / "a.mcap")
+    pixels = [m.data for m in reader.messages() if m.kind == "pixels"]
+    assert pixels == [frame_bytes(i) for i in range(12)]
+    info = reader.info()
+    info.verify()
+    assert info.counts == {"/camera/road/submit": 12, "/camera/road/pixels": 12}
+    assert info.about["source"] == "test"
+    assert info.about["abiVersion"] == "1"
+
+
+def test_the_callers_buffer_is_free_after_write(tmp_path: Path) -> None:
+    buffer = bytearray(b"a" * 64)
+    with LogWriter(tmp_path / "a.mcap") as log:
+        log.write("/camera/road/pixels", memoryview(buffer), 0)
+        buffer[:] = b"b" * 64
+    assert [m.data for m in LogReader(tmp_path / "a.mcap").messages()] == [b"a" * 64]
+
+
+def test_a_recorder_that_was_killed_leaves_a_readable_but_unfinished_log(tmp_path: Path) -> None:
+    write_log(tmp_path / "whole.mcap")
+    whole = (tmp_path / "whole.mcap").read_bytes()
+    for part in (0.2, 0.5, 0.75):
+        cut = tmp_path / f"cut{part}.mcap"
+        cut.write_bytes(whole[: int(len(whole) * part)])
+        info = LogReader(cut).info()
+        assert not info.finished
+        with pytest.raises(LogRefused) as refused:
+            info.verify()
+        assert refused.value.code is LogRefusal.UNFINISHED
+    assert 0 < sum(LogReader(tmp_path / "cut0.5.mcap").info().counts.values()) < 24
+
+
+def test_a_flipped_byte_in_a_chunk_is_refused(tmp_path: Path) -> None:
+    write_log(tmp_path / "a.mcap")
+    damaged = bytearray((tmp_path / "a.mcap").read_bytes())
+    damaged[len(damaged) // 3] ^= 0x10
+    (tmp_path / "a.mcap").write_bytes(damaged)
+    with pytest.raises(LogRefused) as refused:
+        LogReader(tmp_path / "a.mcap").info().verify()
+    assert refused.value.code in (LogRefusal.UNREADABLE, LogRefusal.DIGEST)
+
+
+def test_a_log_whose_summary_belongs_to_another_is_refused(tmp_path: Path) -> None:
+    write_log(tmp_path / "a.mcap")
+    write_log(tmp_path / "b.mcap", frames=11)
+    info, other = LogReader(tmp_path / "a.mcap").info(), LogReader(tmp_path / "b.mcap").info()
+    info.claimed = other.claimed
+    with pytest.raises(LogRefused) as refused:
+        info.verify()
+    assert refused.value.code is LogRefusal.DIGEST
+
+
+@pytest.mark.parametrize("content", [b"", b"not mcap at all", b"\x89MCAP0\r\n" + b"\xff" * 64])
+def test_other_files_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.mcap").write_bytes(content)
+    with pytest.raises(LogRefused) as refused:
+        LogReader(tmp_path / "x.mcap").info()
+    assert refused.value.code in (LogRefusal.UNREADABLE, LogRefusal.NOT_A_FENCED_LOG)
+    assert "x.mcap" in str(refused.value)
+
+
+def test_a_log_is_never_written_over(tmp_path: Path) -> None:
+    write_log(tmp_path / "a.mcap")
+    with pytest.raises(FileExistsError):
+        LogWriter(tmp_path / "a.mcap")
+
+
+def test_a_full_disk_is_told_to_the_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = LogWriter(tmp_path / "a.mcap")
+    monkeypatch.setattr(Writer, "add_message", full)
+    log.write("/camera/road/pixels", bytes(8), 0)
+    with pytest.raises(LogRefused, match="No space left") as refused:
+        log.close()
+    assert refused.value.code is LogRefusal.WRITE
