@@ -53,7 +53,7 @@ enum ChromaSite {
 
 enum CfaOrder {
   # The colours of the top left 2x2 of a Bayer mosaic, row by row.
-  unspecified @0;   # refused for raw formats
+  unspecified @0;   # refused
   none @1;          # not a mosaic
   rggb @2;
   grbg @3;
@@ -100,7 +100,8 @@ struct Rect {
 struct StreamFormat {
   # Set by the camera when it opens a stream, and by a model's contract. All fields are required.
   fourcc @0 :UInt32;
-  # DRM fourcc, little endian as in drm_fourcc.h: NV12 is 'N' | 'V' << 8 | '1' << 16 | '2' << 24.
+  # DRM fourcc, little endian as in drm_fourcc.h: NV12 is 'N' | 'V' << 8 | '1' << 16 | '2' << 24. For RGB24,
+  # BGR24 and packed Bayer the code of V4L2 (videodev2.h): 'RGB3', 'BGR3', 'pRAA' and so on.
   modifier @1 :UInt64;
   # DRM format modifier. Only DRM_FORMAT_MOD_LINEAR (0) is accepted; others are refused by name.
   width @2 :UInt32;

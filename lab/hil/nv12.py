@@ -8,13 +8,14 @@ Colours are R'G'B' in 0..1 (already gamma-coded) and become limited-range codes 
 """
 
 import enum
-from collections.abc import Buffer
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
+BytesLike = bytes | bytearray | memoryview | mmap.mmap | U8
 Rgb = tuple[float, float, float]
 
 # ITU-R BT.709-6 §3.2–3.3: E'Y = Kr·E'R + Kg·E'G + Kb·E'B; E'CB = (E'B − E'Y)/1.8556; E'CR = (E'R − E'Y)/1.5748.
@@ -101,7 +102,7 @@ class Nv12Layout:
         """Least size of a buffer in this layout: it ends with the last chroma pair."""
         return self.chroma_offset + self.chroma_stride * (self.chroma_height - 1) + 2 * self.chroma_width
 
-    def planes(self, buffer: Buffer) -> tuple[U8, U8]:
+    def planes(self, buffer: BytesLike) -> tuple[U8, U8]:
         """Views of a bytes-like `buffer`: luma [height, width] and chroma [chroma_height, 2·chroma_width].
 
         Writable where the buffer is. Raises Nv12Error(BUFFER) when the buffer is shorter than `buffer_bytes`

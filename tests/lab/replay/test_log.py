@@ -61,10 +61,11 @@ def test_a_recorder_that_was_killed_leaves_a_readable_but_unfinished_log(tmp_pat
     assert 0 < sum(LogReader(tmp_path / "cut0.5.mcap").info().counts.values()) < 24
 
 
-def test_a_flipped_byte_in_a_chunk_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [0.1, 0.25, 0.5, 0.9])
+def test_a_flipped_byte_in_a_chunk_is_refused(tmp_path: Path, part: float) -> None:
     write_log(tmp_path / "a.mcap")
     damaged = bytearray((tmp_path / "a.mcap").read_bytes())
-    damaged[len(damaged) // 3] ^= 0x10
+    damaged[int(len(damaged) * part)] ^= 0x10
     (tmp_path / "a.mcap").write_bytes(damaged)
     with pytest.raises(LogRefused) as refused:
         LogReader(tmp_path / "a.mcap").info().verify()
