@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.compile.pixels import PlaneLayout
+from abi.stream_format import Plane, StreamFormat
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,11 @@ class InputSpec:
     """The model's input tensor."""
     stream: str
     format: str
-    width: int
-    height: int
-    planes: tuple[PlaneLayout, ...]
-    buffer_bytes: int
+    """The pixel format's name in `lab.compile.pixels.FORMATS`."""
+    stream_format: StreamFormat
+    """The contract with the camera: planes, colour, sizes."""
     range: str
     matrix: str
-    primaries: str
-    transfer: str
-    chroma_site: str
     crop: tuple[int, int, int, int]
     """x, y, width, height in luma pixels of the whole picture."""
     resize: tuple[int, int]
@@ -67,6 +63,16 @@ class InputSpec:
     layout: str
     channels: str
     """`RGB` or `BGR`: the order of the tensor's channels, and of mean and std."""
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """Where each plane lies in the buffer, in bytes."""
+        return self.stream_format.planes
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of a frame's buffer, padding included."""
+        return self.stream_format.buffer_bytes
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -10,10 +10,14 @@ import math
 import re
 import tomllib
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lab.compile.pixels import FORMATS, plane_layout, row_bytes
+from abi.colour import ChromaSite, Matrix, Primaries, Range, Transfer
+from abi.format import make_format
+from abi.stream_format import FormatError, StreamFormat
+from lab.compile.pixels import FORMATS
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
 
@@ -21,6 +25,7 @@ _NAME = r"[a-z0-9_.-]{1,64}"
 _SEMVER = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?"
 _MAX_SIDE = 16384
 _MISSING = object()
+E = TypeVar("E", bound=IntEnum)
 
 
 class Table:
@@ -141,29 +146,53 @@ def _crop(table: Table, width: int, height: int) -> tuple[int, int, int, int]:
     return x, y, w, h
 
 
+def _colour(table: Table, key: str, kind: type[E], good: tuple[E, ...]) -> E:
+    """A colour field in the schema's spelling; the format decides which values make sense."""
+    by_name = {_schema_name(value): value for value in kind if value in good}
+    return by_name[table.choice(key, tuple(by_name))]
+
+
+def _schema_name(value: IntEnum) -> str:
+    first, *others = value.name.lower().split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _stream_format(table: Table, format_: str) -> StreamFormat:
+    is_rgb = FORMATS[format_].is_rgb
+    width, height = table.integer("width", 1, _MAX_SIDE), table.integer("height", 1, _MAX_SIDE)
+    stride = table.integer("stride", 1, 8 * _MAX_SIDE, 0)
+    rows = table.integer("rows", 1, 2 * _MAX_SIDE, height)
+    matrices = (Matrix.IDENTITY,) if is_rgb else (Matrix.BT601, Matrix.BT709, Matrix.BT2020NC)
+    sites = (ChromaSite.NOT_SUBSAMPLED,) if is_rgb else (ChromaSite.LEFT, ChromaSite.CENTER, ChromaSite.TOP_LEFT)
+    try:
+        return make_format(
+            format_,
+            width,
+            height,
+            range=_colour(table, "range", Range, (Range.FULL,) if is_rgb else (Range.LIMITED, Range.FULL)),
+            matrix=_colour(table, "matrix", Matrix, matrices),
+            primaries=_colour(table, "primaries", Primaries, tuple(Primaries)[1:]),
+            transfer=_colour(table, "transfer", Transfer, tuple(Transfer)[1:]),
+            chroma_site=_colour(table, "chroma_site", ChromaSite, sites),
+            stride=stride or None,
+            rows=rows,
+        )
+    except FormatError as error:
+        raise table.refuse(CompileRefusal.SPEC_VALUE, error.field, error.expected, error.found) from error
+
+
 def _input(table: Table) -> InputSpec:
     format_ = table.choice("format", tuple(FORMATS))
-    fmt = FORMATS[format_]
-    width, height = table.integer("width", 1, _MAX_SIDE), table.integer("height", 1, _MAX_SIDE)
-    tight = row_bytes(fmt, 0, width)
-    stride = table.integer("stride", tight, 8 * _MAX_SIDE, tight)
-    rows = table.integer("rows", height, 2 * _MAX_SIDE, height)
-    planes = plane_layout(fmt, width, height, stride, rows)
+    frame = _stream_format(table, format_)
     resize_width, resize_height = table.integers("resize", 2, 1, 4096)
     spec = InputSpec(
         name=table.text("name", r"[^\0]{1,256}", "the name of the model's input tensor"),
         stream=table.text("stream", _NAME, "a stream name of 1..64 characters a-z 0-9 _ . -"),
         format=format_,
-        width=width,
-        height=height,
-        planes=planes,
-        buffer_bytes=planes[-1].offset + planes[-1].size_bytes,
-        range=table.choice("range", ("full",) if fmt.is_rgb else ("limited", "full")),
-        matrix=table.choice("matrix", ("identity",) if fmt.is_rgb else ("bt601", "bt709", "bt2020nc")),
-        primaries=table.choice("primaries", ("bt709", "bt601Line525", "bt601Line625", "bt2020", "sensorNative")),
-        transfer=table.choice("transfer", ("linear", "srgb", "bt709", "pq", "hlg")),
-        chroma_site=table.choice("chroma_site", ("notSubsampled",) if fmt.is_rgb else ("left", "center", "topLeft")),
-        crop=_crop(table, width, height),
+        stream_format=frame,
+        range=_schema_name(frame.range),
+        matrix=_schema_name(frame.matrix),
+        crop=_crop(table, frame.width, frame.height),
         resize=(resize_width, resize_height),
         mean=table.numbers("mean", -1e6, 1e6),
         std=table.numbers("std", 1e-6, 1e6),

@@ -1,0 +1,99 @@
+"""The lab's C compiler, and tinygrad's CPU device opened with it.
+
+tinygrad compiles its CPU kernels, and four helpers when the device opens, by running the one word in `CC`. This file
+makes that word a small script around the pinned `ziglang` wheel, so that no system compiler is needed and the kernels
+of the checks are built by the compiler that links the bundle. It must run before tinygrad reads `CC`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+# tinygrad names a bare-metal target and clang's spelling of a CPU; zig wants its own spelling of both.
+_SCRIPT = """#!/bin/sh
+for argument do
+  shift
+  case "$argument" in
+    --target=*) continue ;;
+    -march=*) argument="-mcpu=$(printf %s "${{argument#-march=}}" | tr - _)" ;;
+  esac
+  set -- "$@" "$argument"
+done
+export ZIG_GLOBAL_CACHE_DIR="${{ZIG_GLOBAL_CACHE_DIR:-{cache}}}" ZIG_LOCAL_CACHE_DIR="${{ZIG_LOCAL_CACHE_DIR:-{cache}}}"
+exec '{zig}' cc -target {target} "$@" -g0
+"""
+GLIBC_TARGETS = {"x86_64": "x86_64-linux-gnu.2.31", "aarch64": "aarch64-linux-gnu.2.31"}
+
+
+def zig_path() -> Path:
+    """The zig executable of the pinned wheel. Raises FileNotFoundError where the wheel is missing."""
+    spec = find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("the ziglang wheel is not installed: pip install ziglang==0.17.1 (fenced-lab needs it)")
+    return Path(spec.origin).with_name("zig")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept between runs: XDG_CACHE_HOME or ~/.cache, else a temporary folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "fenced-lab"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"fenced-lab-{os.getuid()}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def compiler_script(arch: str = "x86_64") -> Path:
+    """Writes the one-word C compiler for `CC` once, by content, and returns its path."""
+    cache = cache_folder()
+    text = _SCRIPT.format(zig=zig_path(), cache=cache / "zig", target=GLIBC_TARGETS[arch])
+    path = cache / f"cc-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, stat.S_IRUSR | stat.S_IXUSR | stat.S_IWUSR)
+        os.replace(file.name, path)
+    return path
+
+
+def tinygrad_arch(arch: str, cpu: str) -> str:
+    """tinygrad's spelling of an architecture and a zig CPU name, for instance "x86_64,x86-64-v3"."""
+    clang_cpu = cpu.replace("x86_64", "x86-64").replace("_v", "-v") if cpu.startswith("x86_64") else cpu
+    return f"{'arm64' if arch == 'aarch64' else arch},{clang_cpu}"
+
+
+def open_cpu_device(arch: str = "x86_64", cpu: str = "x86_64_v3") -> None:
+    """Opens tinygrad's CPU device with the zig compiler, as the default device of the process where none is chosen.
+
+    Idempotent. Kernels are generated for the `DEV` in force when they are compiled: see `compile_context`.
+    """
+    script = compiler_script(arch)
+    os.environ.setdefault("CC", str(script))
+    # tinygrad keeps compiled kernels by their source alone: another compiler must not answer for this one
+    os.environ.setdefault("CACHEDB", str(script.with_name(f"kernels-{script.name}.db")))
+    os.environ.setdefault("DEV", f"CPU:CLANG:{tinygrad_arch(arch, cpu)}")
+    from tinygrad import Device, helpers  # noqa: PLC0415 (tinygrad reads CC and DEV when it is imported)
+
+    helpers.getenv.cache_clear()
+    with helpers.Context(DEV=f"CPU:CLANG:{tinygrad_arch(arch, cpu)}"):
+        Device["CPU"]
+
+
+@contextmanager
+def compile_context(arch: str, cpu: str, threads: int, renderer: str = "CLANG") -> Iterator[None]:
+    """Within it tinygrad compiles for this target: its own CPU device, `threads` cores, calls not batched (JIT=2)."""
+    open_cpu_device(arch, cpu)
+    from tinygrad.helpers import Context  # noqa: PLC0415 (after the environment is set)
+
+    target = f"CPU:{renderer}:{tinygrad_arch(arch, cpu)}"
+    with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0):
+        yield
