@@ -108,17 +108,14 @@ class Nv12Layout:
         Writable where the buffer is. Raises Nv12Error(BUFFER) when the buffer is shorter than `buffer_bytes`
         or not contiguous.
         """
-        view = memoryview(buffer)
-        if not view.c_contiguous or view.nbytes < self.buffer_bytes:
+        octets = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
+        if octets.dtype != np.uint8 or not octets.flags.c_contiguous or octets.nbytes < self.buffer_bytes:
             raise Nv12Error(
                 Nv12Refusal.BUFFER,
-                f"buffer holds {view.nbytes} bytes (contiguous: {view.c_contiguous}); the layout needs "
-                f"{self.buffer_bytes} contiguous bytes",
+                f"buffer holds {octets.nbytes} bytes of {octets.dtype} (contiguous: {octets.flags.c_contiguous}); "
+                f"the layout needs {self.buffer_bytes} contiguous bytes of uint8",
             )
-        octets = view.cast("B")
-        luma: U8 = np.ndarray(
-            (self.height, self.width), np.uint8, octets, self.luma_offset, (self.luma_stride, 1)
-        )
+        luma: U8 = np.ndarray((self.height, self.width), np.uint8, octets, self.luma_offset, (self.luma_stride, 1))
         chroma: U8 = np.ndarray(
             (self.chroma_height, 2 * self.chroma_width), np.uint8, octets, self.chroma_offset, (self.chroma_stride, 1)
         )

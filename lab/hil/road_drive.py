@@ -89,7 +89,9 @@ class RoadDrive:
         # (m, s, s): slow drift, correction, weave. The sum stays inside the lane: at most 0.9 m.
         self._offset_m = Wave.drawn(rng, ((0.45, 14.0, 25.0), (0.30, 8.0, 14.0), (0.15, 5.0, 8.0)))
         # (1/m, m, m): bends of at most 1/250 m⁻¹.
-        self._curvature_per_m = Wave.drawn(rng, ((0.0022, 900.0, 1600.0), (0.0012, 500.0, 900.0), (0.0006, 300.0, 500.0)))
+        self._curvature_per_m = Wave.drawn(
+            rng, ((0.0022, 900.0, 1600.0), (0.0012, 500.0, 900.0), (0.0006, 300.0, 500.0))
+        )
         self._pitch_rows = Wave.drawn(rng, ((2.5, 1.2, 2.0), (2.5, 0.7, 1.2)))
         self._exposure = Wave.drawn(rng, ((0.18, 17.0, 31.0), (0.07, 6.0, 11.0)))
 
