@@ -1,0 +1,183 @@
+"""The model as a list of nodes over tinygrad tensors, and the loop that runs it.
+
+`Network` wraps tinygrad's ONNX reader but runs the nodes itself, for two reasons: graph rewrites work on the node list
+(`lab.compile.rewrite`), and the places where a value is written to memory are chosen here. tinygrad's own fusion can
+put one convolution inside another's reduction and compute it again for each tap (FastestDet: 209 ms, of which one
+kernel 157 ms), so a heavy operator's result is materialised before anything but cheap elementwise work reads it.
+No value of a run outlives the call: what stays alive would be held out of the arena by tinygrad's memory planner.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tinygrad import Tensor, dtypes
+from tinygrad.nn import onnx as tinygrad_onnx
+
+ELEMENTWISE = frozenset((
+    "Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
+    "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow",
+    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh", "Where",
+))  # fmt: skip
+VIEWS = frozenset(
+    ("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Flatten", "Split", "Expand", "Gather")
+)
+
+Operator = Callable[..., Any]
+Node = Any
+"""tinygrad.nn.onnx.OnnxNode: op, opset_id, inputs, outputs, opts."""
+
+
+def operators() -> frozenset[str]:
+    """The ONNX operators that can be compiled."""
+    return frozenset(tinygrad_onnx.onnx_ops)
+
+
+def contiguous(value: Any) -> Any:
+    """Writes a value to memory in its own order."""
+    return value.contiguous()
+
+
+@dataclass
+class Network:
+    """Nodes in topological order, and the constants they read. Rewrites change it; running does not."""
+
+    nodes: list[Node]
+    constants: dict[str, Any]
+    outputs: tuple[str, ...]
+    runner: Any
+    replaced: dict[str, Operator] = field(default_factory=dict)
+    """Operators computed in another way than tinygrad's own, by operator name: `f(network, node, *inputs, **opts)`."""
+    materialise: Callable[[Any], Any] = contiguous
+    """How a value is written to memory: the layout."""
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Who reads each value; a graph output is read by nobody here."""
+        readers: dict[str, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                readers[name].append(node)
+        return readers
+
+    def constant(self, name: str) -> Any | None:
+        """The constant tensor called `name`, None where the value is computed or omitted."""
+        value = self.constants.get(name)
+        return value if isinstance(value, Tensor) else None
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Lazy output tensors for lazy input tensors, by name."""
+        return _Run(self, inputs).outputs()
+
+
+def read_network(path: Path) -> Network:
+    """The network in an ONNX file that `lab.compile.model` has checked, with its constants on the device."""
+    runner = tinygrad_onnx.OnnxRunner(path)
+    constants = dict(runner.graph_values)
+    for name, value in constants.items():
+        if isinstance(value, Tensor):
+            constants[name] = value.to(None).contiguous().realize()
+    runner.graph_values = constants
+    return Network(list(runner.graph_nodes), constants, runner.graph_outputs, runner)
+
+
+class _Run:
+    """One pass over the nodes: the values so far, and which of them hold work that is not yet written to memory."""
+
+    def __init__(self, network: Network, inputs: dict[str, Any]) -> None:
+        self.network, self.readers = network, network.consumers()
+        self.values: dict[str, Any] = {**network.constants, **inputs}
+        self.heavy: dict[str, frozenset[int]] = {}
+        """By value: the heavy nodes fused into it. Two of them in one kernel would nest their loops."""
+        self.computed: set[str] = set()
+        """Values that hold elementwise work, which a heavy reader would repeat for each of its taps."""
+
+    def outputs(self) -> dict[str, Any]:
+        runner = self.network.runner
+        runner.graph_values = self.values
+        try:
+            for index, node in enumerate(self.network.nodes):
+                self._prepare(node)
+                self._evaluate(node)
+                self._settle(index, node)
+        finally:
+            runner.graph_values = self.network.constants
+        return {name: self.values[name] for name in self.network.outputs}
+
+    def _write(self, name: str) -> None:
+        value = self.values[name]
+        if isinstance(value, Tensor) and dtypes.is_float(value.dtype):
+            self.values[name] = self.network.materialise(value)
+        self.heavy[name] = frozenset()
+        self.computed.discard(name)
+
+    def _fused(self, name: str) -> frozenset[int]:
+        return self.heavy.get(name, frozenset())
+
+    def _prepare(self, node: Node) -> None:
+        """Writes those inputs to memory that must not be fused into `node`."""
+        inputs = list(dict.fromkeys(node.inputs))
+        if node.op not in ELEMENTWISE:
+            for name in inputs:
+                if self._fused(name) or (name in self.computed and node.op not in VIEWS):
+                    self._write(name)
+            return
+        fused = frozenset().union(*map(self._fused, inputs))
+        if len(fused) > 1:  # only one heavy node may stay open where several meet: the latest
+            for name in inputs:
+                if self._fused(name) and self._fused(name) != {max(fused)}:
+                    self._write(name)
+
+    def _evaluate(self, node: Node) -> None:
+        runner, options = self.network.runner, dict(node.opts)
+        inputs = [runner._get_python_const(name, node.op, i) for i, name in enumerate(node.inputs)]
+        if node.op == "Split" and "num_outputs" not in options:
+            options["num_outputs"] = len(node.outputs)
+        if node.op == "Gather" and node.inputs[1] in runner.const_names:
+            inputs[1] = self._constant_indices(node.inputs[1])
+        replaced = self.network.replaced.get(node.op)
+        if replaced is not None:
+            result = replaced(self.network, node, *inputs, **options)
+        else:
+            result = runner._select_op(node.op, node.opset_id)(*inputs, **options)
+        results = result if isinstance(result, tuple) else (result,)
+        self.values.update(zip(node.outputs, results[: len(node.outputs)], strict=True))
+
+    def _constant_indices(self, name: str) -> Any:
+        """Indices that are a constant become a slice or a permutation instead of a gather."""
+        cache = self.network.runner._python_const_cache
+        if name not in cache:
+            cache[name] = tinygrad_onnx._to_python_const(self.values[name])
+        return cache[name]
+
+    def _settle(self, index: int, node: Node) -> None:
+        """Decides for each result whether it may stay open for its readers."""
+        inputs = list(dict.fromkeys(node.inputs))
+        is_cheap = node.op in ELEMENTWISE or node.op in VIEWS
+        fused = frozenset().union(*map(self._fused, inputs)) if is_cheap else frozenset((index,))
+        for name in node.outputs:
+            if self._is_constant(name):
+                continue
+            self.heavy[name] = fused
+            if node.op in ELEMENTWISE or (node.op in VIEWS and any(one in self.computed for one in inputs)):
+                self.computed.add(name)
+            if fused and not _may_stay_open(self.readers[name]):
+                self._write(name)
+
+    def _is_constant(self, name: str) -> bool:
+        """Shape arithmetic: integers that no kernel of the run computes."""
+        value = self.values[name]
+        return not isinstance(value, Tensor) or not dtypes.is_float(value.dtype)
+
+
+def _may_stay_open(readers: list[Node]) -> bool:
+    """One elementwise reader, or the two of x * sigmoid(x)."""
+    if len(readers) == 1:
+        return readers[0].op in ELEMENTWISE
+    if len(readers) == 2 and {one.op for one in readers} == {"Sigmoid", "Mul"}:
+        sigmoid, product = sorted(readers, key=lambda one: one.op == "Mul")
+        return sigmoid.outputs[0] in product.inputs
+    return False

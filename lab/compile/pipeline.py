@@ -1,0 +1,46 @@
+"""From frame bytes to output tensors: preprocessing and model as one function, ready to be captured.
+
+The function's arguments are the frames' bytes in the spec's order and its results the model's output tensors that the
+spec names, each contiguous in memory of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lab.compile.model import Model
+from lab.compile.network import Network, read_network
+from lab.compile.preprocess import Preprocessor
+from lab.compile.rewrite import fold_batch_norm
+from lab.compile.spec import Spec
+
+
+class Pipeline:
+    """The function that a bundle computes. `tensors` names its results, in order."""
+
+    def __init__(self, spec: Spec, network: Network) -> None:
+        self.inputs = spec.inputs
+        self.network = network
+        self.preprocessors = [Preprocessor(one) for one in spec.inputs]
+        self.tensors = tuple(dict.fromkeys(one.tensor for one in spec.outputs))
+
+    def __call__(self, *frames: Any) -> list[Any]:
+        """Lazy output tensors for the frames' bytes, each a uint8 Tensor [buffer_bytes]."""
+        pictures = {
+            one.name: self.network.materialise(prepare(frame))
+            for one, prepare, frame in zip(self.inputs, self.preprocessors, frames, strict=True)
+        }
+        outputs = self.network(pictures)
+        return [outputs[name].contiguous() for name in self.tensors]
+
+
+def build_pipeline(spec: Spec, model: Model) -> Pipeline:
+    """Reads the model onto the open device and rewrites it for the target."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.data)
+        network = read_network(path)
+    fold_batch_norm(network)
+    return Pipeline(spec, network)
