@@ -1,0 +1,1 @@
+"""The daemon: composes abi, hal and signing into one process. `daemon.guard` is imported before anything else here."""

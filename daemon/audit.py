@@ -1,0 +1,132 @@
+"""The audit log: JSON lines, each with the SHA-256 of the line before, so that no line can change or vanish unseen.
+
+An entry is `{"seq", "prev", "time_unix_s", "event", …}` in canonical JSON (sorted keys, no spaces). `prev` of the first
+entry is 64 zeros. Whoever can write the whole file can forge the whole chain: keep the head that `fenced status` shows
+elsewhere to pin it. A last line torn by a power cut is cut off and noted when the log is opened again.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ZERO_HASH = "0" * 64
+LINE_LIMIT_BYTES = 16 << 10
+_TAIL_BYTES = 2 * LINE_LIMIT_BYTES
+
+Value = str | int | bool | None
+
+
+class AuditBroken(ValueError):
+    """The chain does not hold at `line` (1-based)."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(
+            f"line {line}: {what}; lines before it are as they were written, nothing after it can be trusted"
+        )
+        self.line = line
+        self.what = what
+
+
+@dataclass(frozen=True)
+class ChainHead:
+    """The end of a chain: how many entries it has, and the SHA-256 (hex) of the last."""
+
+    entries: int
+    sha256: str
+
+
+def encode_entry(head: ChainHead, time_unix_s: int, event: str, fields: Mapping[str, Value]) -> bytes:
+    """One entry as its line, newline included. Raises ValueError when it is longer than LINE_LIMIT_BYTES."""
+    entry = {**fields, "seq": head.entries + 1, "prev": head.sha256, "time_unix_s": time_unix_s, "event": event}
+    line = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
+    if len(line) > LINE_LIMIT_BYTES:
+        raise ValueError(f"audit entry {event!r} has {len(line)} bytes, at most {LINE_LIMIT_BYTES}")
+    return line
+
+
+def advance(head: ChainHead, line: bytes, number: int) -> ChainHead:
+    """Checks one line (newline included) against the chain so far; raises AuditBroken."""
+    try:
+        entry = json.loads(line)
+        seq, prev = entry["seq"], entry["prev"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AuditBroken(number, f"not an audit entry ({type(error).__name__})") from error
+    if not line.endswith(b"\n"):
+        raise AuditBroken(number, "the line is cut short")
+    if seq != head.entries + 1:
+        raise AuditBroken(number, f"entry {seq} stands where entry {head.entries + 1} is due")
+    if prev != head.sha256:
+        raise AuditBroken(number, f"prev is {str(prev)[:64]}, the line before hashes to {head.sha256}")
+    return ChainHead(head.entries + 1, hashlib.sha256(line).hexdigest())
+
+
+def verify(path: str) -> ChainHead:
+    """Walks the whole log; returns its head or raises AuditBroken. OSError when it cannot be read."""
+    head = ChainHead(0, ZERO_HASH)
+    with open(path, "rb") as file:
+        for number in range(1, 1 << 62):
+            line = file.readline(LINE_LIMIT_BYTES + 1)
+            if not line:
+                break
+            head = advance(head, line, number)
+    return head
+
+
+class AuditLog:
+    """The open log of one daemon; safe from any thread. The descriptor stays open, so writing opens no path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        cut_bytes, self._head = self._recover()
+        if cut_bytes:
+            self.append("audit.repaired", cut_bytes=cut_bytes)
+
+    @property
+    def head(self) -> ChainHead:
+        """The chain's end, to be pinned elsewhere."""
+        return self._head
+
+    def append(self, event: str, *, durable: bool = True, **fields: Value) -> None:
+        """Writes one entry; with `durable` it is on the disk when this returns. OSError when it cannot be written."""
+        with self._lock:
+            line = encode_entry(self._head, int(time.time()), event, fields)
+            written = os.write(self._fd, line)
+            if written != len(line):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                raise OSError(
+                    f"audit log {self.path}: only {written} of {len(line)} bytes were written; is the disk full?"
+                )
+            self._head = ChainHead(self._head.entries + 1, hashlib.sha256(line).hexdigest())
+            if durable:
+                os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        with self._lock:
+            os.close(self._fd)
+
+    def _recover(self) -> tuple[int, ChainHead]:
+        """Finds the chain's end from the file's tail; cuts off a torn last line. Returns the bytes cut and the head."""
+        size = os.fstat(self._fd).st_size
+        tail = os.pread(self._fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        whole = tail.rfind(b"\n") + 1
+        cut_bytes = len(tail) - whole
+        if cut_bytes:
+            os.ftruncate(self._fd, size - cut_bytes)
+            os.fsync(self._fd)
+        if not whole:
+            return cut_bytes, ChainHead(0, ZERO_HASH)
+        line = tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]
+        try:
+            seq = int(json.loads(line)["seq"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise AuditBroken(
+                0, f"the last line of {self.path} is not an audit entry; move the file away and keep it"
+            ) from error
+        return cut_bytes, ChainHead(seq, hashlib.sha256(line).hexdigest())

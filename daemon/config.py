@@ -1,0 +1,283 @@
+"""The configuration: one TOML file, every key with its unit in its name, unknown keys refused.
+
+A mistake raises ConfigError, which names the key, what was expected and what was found. Defaults are the safest: no
+stream may be opened and nothing subscribed to or controlled but by the daemon's own user, until a policy says so.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+DEVICES = ("cpu",)
+_MS = 1_000_000
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong at `key`."""
+
+    def __init__(self, key: str, expected: str, found: object) -> None:
+        super().__init__(f"configuration: {key}: expected {expected}, found {found!r}")
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class Isolation(Enum):
+    """How far a camera is trusted to leave a submitted slot alone."""
+
+    LEASE = "lease"  # zero copy; a broken lease is detected and the result discarded
+    COPY = "copy"  # the frame is copied into private memory before it runs
+
+
+class Queueing(Enum):
+    """What becomes of frames that wait."""
+
+    LATEST = "latest"  # a newer frame supersedes the one that waits
+    FIFO = "fifo"  # up to `queue_frames` wait; beyond that the oldest is superseded
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Who may: user ids and group ids. Either one suffices."""
+
+    uids: frozenset[int]
+    gids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class StreamPolicy:
+    """One camera stream, by its name in the models' contracts."""
+
+    name: str
+    peers: Peers
+    isolation: Isolation
+    queueing: Queueing
+    queue_frames: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what peers and models may ask for. Times in nanoseconds, sizes in bytes."""
+
+    max_age_ns: int
+    future_tolerance_ns: int
+    idle_timeout_ns: int
+    in_fence_timeout_ns: int
+    slots: int
+    ring_slots: int
+    packet_bytes: int
+    peers: int
+    peer_packets_per_turn: int
+    bundle_bytes: int
+    model_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SocketModes:
+    """File mode and group (-1: unchanged) of a socket that the daemon binds itself."""
+
+    mode: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything `fenced serve` is told. Paths are absolute."""
+
+    path: str
+    state_directory: str
+    socket_directory: str
+    root_path: str
+    bundle_paths: tuple[str, ...]
+    bundle_directories: tuple[str, ...]
+    device: str
+    limits: Limits
+    sockets: Mapping[str, SocketModes]
+    streams: Mapping[str, StreamPolicy]
+    subscribe: Peers
+    control: Peers
+
+    def stream(self, name: str) -> StreamPolicy:
+        """The policy for a stream; one that is not configured may only be opened by the daemon's own user."""
+        found = self.streams.get(name)
+        return found if found is not None else StreamPolicy(name, _own(), Isolation.LEASE, Queueing.LATEST, 1)
+
+
+def load(path: str) -> Config:
+    """Reads and checks the file. Raises ConfigError, also for a file that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            data = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(path, "a readable TOML file", error.strerror) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(path, "well-formed TOML", str(error)) from error
+    return parse(data, os.path.abspath(path))
+
+
+def parse(data: Mapping[str, object], path: str) -> Config:
+    """Checks parsed TOML. Relative paths in it are taken from the file's folder."""
+    folder = os.path.dirname(path)
+    table = _Table(data, "")
+    bundles = tuple(_path(item, "bundle_paths", folder) for item in table.texts("bundle_paths", least=1))
+    state = _path(table.text("state_directory"), "state_directory", folder)
+    streams = {policy.name: policy for policy in _streams(table)}
+    given = table.texts("bundle_directories", least=0)
+    folders = [_path(item, "bundle_directories", folder) for item in given] or [
+        os.path.dirname(item) for item in bundles
+    ]
+    config = Config(
+        path=path,
+        state_directory=state,
+        socket_directory=_path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder),
+        root_path=_path(table.text("root_path"), "root_path", folder),
+        bundle_paths=bundles,
+        bundle_directories=tuple(dict.fromkeys(folders)),
+        device=table.one_of("device", DEVICES, "cpu"),
+        limits=_limits(table.table("limits")),
+        sockets=_sockets(table.table("sockets")),
+        streams=streams,
+        subscribe=_peers(table.table("subscribe")),
+        control=_peers(table.table("control")),
+    )
+    table.done()
+    return config
+
+
+def _limits(table: "_Table") -> Limits:
+    limits = Limits(
+        max_age_ns=table.number("max_age_ms", 500, 1, 3_600_000) * _MS,
+        future_tolerance_ns=table.number("future_tolerance_ms", 5, 0, 60_000) * _MS,
+        idle_timeout_ns=table.number("idle_timeout_ms", 10_000, 10, 3_600_000) * _MS,
+        in_fence_timeout_ns=table.number("in_fence_timeout_ms", 50, 1, 60_000) * _MS,
+        slots=table.number("slots", 8, 1, 64),
+        ring_slots=table.number("ring_slots", 8, 2, 64),
+        packet_bytes=table.number("packet_bytes", 16_384, 1_024, 65_536),
+        peers=table.number("peers", 32, 1, 256),
+        peer_packets_per_turn=table.number("peer_packets_per_turn", 16, 1, 1_024),
+        bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
+        model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
+    )
+    table.done()
+    return limits
+
+
+def _sockets(table: "_Table") -> dict[str, SocketModes]:
+    sockets = {}
+    for role in ("camera", "consumer", "control"):
+        mode = table.text(f"{role}_mode", "0660")
+        if len(mode) != 4 or mode[0] != "0" or not set(mode) <= set("01234567"):
+            raise ConfigError(f"sockets.{role}_mode", 'four octal digits like "0660"', mode)
+        sockets[role] = SocketModes(int(mode, 8), table.number(f"{role}_gid", -1, -1, 2**32 - 2))
+    table.done()
+    return sockets
+
+
+def _streams(table: "_Table") -> Iterator[StreamPolicy]:
+    streams = table.table("stream")
+    for name in streams.names():
+        if not 1 <= len(name) <= 64 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-"):
+            raise ConfigError(f"stream.{name}", "a name of 1 to 64 of a-z 0-9 _ . -", name)
+        stream = streams.table(name)
+        isolation = stream.choice("isolation", Isolation, Isolation.LEASE)
+        queueing = stream.choice("queueing", Queueing, Queueing.LATEST)
+        frames = stream.number("queue_frames", 1 if queueing is Queueing.LATEST else 4, 1, 64)
+        if queueing is Queueing.LATEST and frames != 1:
+            raise ConfigError(f"stream.{name}.queue_frames", '1 with queueing = "latest"', frames)
+        yield StreamPolicy(name, _peers(stream, done=False), isolation, queueing, frames)
+        stream.done()
+    streams.done()
+
+
+def _peers(table: "_Table", *, done: bool = True) -> Peers:
+    uids, gids = table.numbers("uids"), table.numbers("gids")
+    if done:
+        table.done()
+    return Peers(frozenset(uids), frozenset(gids)) if uids or gids else _own()
+
+
+def _own() -> Peers:
+    return Peers(frozenset({os.geteuid()}), frozenset())
+
+
+def _path(text: str, key: str, folder: str) -> str:
+    if not text or "\0" in text:
+        raise ConfigError(key, "a path", text)
+    return os.path.normpath(os.path.join(folder, text))
+
+
+class _Table:
+    """One TOML table, read key by key; `done()` refuses what nobody asked for."""
+
+    def __init__(self, data: Mapping[str, object], where: str) -> None:
+        self._data = dict(data)
+        self._where = where
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._data)
+
+    def _take(self, key: str) -> object:
+        return self._data.pop(key, None)
+
+    def _error(self, key: str, expected: str, found: object) -> ConfigError:
+        return ConfigError(self._where + key, expected, "nothing" if found is None else found)
+
+    def table(self, key: str) -> "_Table":
+        found = self._take(key)
+        if found is None:
+            found = {}
+        if not isinstance(found, dict):
+            raise self._error(key, "a table", found)
+        return _Table(found, f"{self._where}{key}.")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        found = self._take(key)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, str) or not found:
+            raise self._error(key, "a string", found)
+        return found
+
+    def one_of(self, key: str, allowed: tuple[str, ...], default: str) -> str:
+        found = self.text(key, default)
+        if found not in allowed:
+            raise self._error(key, f"one of {', '.join(allowed)}", found)
+        return found
+
+    def choice(self, key: str, choices: type[_Choice], default: _Choice) -> _Choice:
+        found = self.text(key, str(default.value))
+        for choice in choices:
+            if choice.value == found:
+                return choice
+        raise self._error(key, f"one of {', '.join(str(choice.value) for choice in choices)}", found)
+
+    def number(self, key: str, default: int, least: int, most: int) -> int:
+        found = self._take(key)
+        if found is None:
+            return default
+        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+            raise self._error(key, f"an integer from {least} to {most}", found)
+        return found
+
+    def texts(self, key: str, *, least: int) -> tuple[str, ...]:
+        found = self._take(key)
+        items = [] if found is None else found
+        if not isinstance(items, list) or len(items) < least or not all(isinstance(item, str) for item in items):
+            raise self._error(key, f"a list of at least {least} strings", found)
+        return tuple(items)
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        found = self._take(key)
+        items = [] if found is None else found
+        if not isinstance(items, list) or not all(type(item) is int and 0 <= item < 2**32 - 1 for item in items):
+            raise self._error(key, "a list of numeric ids", found)
+        return tuple(items)
+
+    def done(self) -> None:
+        """Raises ConfigError for the first key that was not taken."""
+        for key, found in self._data.items():
+            raise ConfigError(self._where + key, "no such key (is the unit in its name?)", found)

@@ -1,0 +1,129 @@
+"""Which frame runs next, and why the others do not. Pure: no clock, no I/O; `now_ns` is CLOCK_MONOTONIC and passed in.
+
+One scheduler serves one entrypoint. Frames of each of its streams wait in a short queue; a run takes one frame from
+every stream, paired by start of frame (SOF) and never by sequence. Every frame that is offered comes out exactly once:
+in a run or as a Drop with its reason, so that the drop ledger always balances.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class DropReason(Enum):
+    """Why a frame never reached the device."""
+
+    SUPERSEDED = "superseded"  # a newer frame took its place
+    LATE = "late"  # its deadline had passed, or would have, before it could run
+    SKEW = "skew"  # no frame of another stream was near enough in time
+    CLOSED = "closed"  # its stream was closed while it waited
+
+
+class Waiting(NamedTuple):
+    """A submitted frame as scheduling sees it."""
+
+    stream: int
+    # Index of the stream in the entrypoint's contract.
+    slot: int
+    generation: int
+    sequence: int
+    sof_ns: int
+    # SOF in CLOCK_MONOTONIC.
+
+
+class Drop(NamedTuple):
+    """A frame that will not run."""
+
+    frame: Waiting
+    reason: DropReason
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an entrypoint's frames are scheduled. Times in ns; 0 switches the deadline off."""
+
+    streams: int
+    queue_frames: tuple[int, ...]
+    # For each stream: how many frames may wait. 1 is latest-wins.
+    max_skew_ns: int
+    deadline_ns: int
+
+    def __post_init__(self) -> None:
+        if len(self.queue_frames) != self.streams or self.streams < 1 or min(self.queue_frames) < 1:
+            raise ValueError(f"scheduler rule: {self.streams} streams with queues of {self.queue_frames}")
+
+
+class Scheduler:
+    """The waiting frames of one entrypoint."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(rule.streams))
+
+    def waiting(self) -> int:
+        """How many frames wait, over all streams."""
+        return sum(len(queue) for queue in self._queues)
+
+    def offer(self, frame: Waiting) -> list[Drop]:
+        """Takes a frame whose pixels are ready; returns the frames that it supersedes (or itself, when it is older).
+
+        Frames may become ready out of order (in-fences): the queue stays sorted by sequence, and the oldest goes first.
+        """
+        queue = self._queues[frame.stream]
+        position = len(queue)
+        while position and queue[position - 1].sequence > frame.sequence:
+            position -= 1
+        queue.insert(position, frame)
+        drops = []
+        while len(queue) > self._rule.queue_frames[frame.stream]:
+            drops.append(Drop(queue.popleft(), DropReason.SUPERSEDED))
+        return drops
+
+    def take(self, now_ns: int, expected_run_ns: int) -> tuple[tuple[Waiting, ...] | None, list[Drop]]:
+        """The frames of the next run in the contract's order (None: nothing can run yet), and the frames dropped.
+
+        A frame is late when `now_ns + expected_run_ns` lies beyond its deadline.
+        """
+        drops: list[Drop] = []
+        while all(self._queues):
+            heads = [queue[0] for queue in self._queues]
+            oldest = min(heads, key=_sof)
+            if self._is_late(oldest, now_ns, expected_run_ns):
+                drops.append(Drop(self._queues[oldest.stream].popleft(), DropReason.LATE))
+            elif max(heads, key=_sof).sof_ns - oldest.sof_ns > self._rule.max_skew_ns:
+                drops.append(Drop(self._queues[oldest.stream].popleft(), DropReason.SKEW))
+            else:
+                return tuple(queue.popleft() for queue in self._queues), drops
+        return None, drops
+
+    def expire(self, now_ns: int, expected_run_ns: int) -> list[Drop]:
+        """Drops the frames that wait for a partner beyond their own deadline."""
+        drops = []
+        for queue in self._queues:
+            while queue and self._is_late(queue[0], now_ns, expected_run_ns):
+                drops.append(Drop(queue.popleft(), DropReason.LATE))
+        return drops
+
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` has something to do at the latest; None when nothing waits or there is no deadline."""
+        if not self._rule.deadline_ns:
+            return None
+        return min((queue[0].sof_ns + self._rule.deadline_ns for queue in self._queues if queue), default=None)
+
+    def close(self, stream: int) -> list[Drop]:
+        """The stream's camera has gone: its waiting frames are dropped."""
+        drops = [Drop(frame, DropReason.CLOSED) for frame in self._queues[stream]]
+        self._queues[stream].clear()
+        return drops
+
+    def clear(self) -> list[Drop]:
+        """The model goes or the device failed: every waiting frame is dropped."""
+        return [drop for stream in range(self._rule.streams) for drop in self.close(stream)]
+
+    def _is_late(self, frame: Waiting, now_ns: int, expected_run_ns: int) -> bool:
+        return bool(self._rule.deadline_ns) and now_ns + expected_run_ns > frame.sof_ns + self._rule.deadline_ns
+
+
+def _sof(frame: Waiting) -> int:
+    return frame.sof_ns
