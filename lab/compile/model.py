@@ -137,7 +137,7 @@ def _refuse_node(node: Any, operators: frozenset[str]) -> None:
 
 
 def _empty_by_right(graph: Any) -> frozenset[str]:
-    """Resize before opset 13 says "not given" by an empty `roi` or `scales`: the one place where empty means something."""
+    """Resize before opset 13 says "not given" by an empty `roi` or `scales`: the one place where empty has a sense."""
     readers: dict[str, list[bool]] = {}
     for node in graph.node:
         for index, name in enumerate(node.input):

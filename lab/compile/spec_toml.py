@@ -178,7 +178,8 @@ def _stream_format(table: Table, format_: str) -> StreamFormat:
             rows=rows,
         )
     except FormatError as error:
-        raise table.refuse(CompileRefusal.SPEC_VALUE, error.field, error.expected, error.found) from error
+        key = error.field.rsplit(".", 1)[-1]  # planes[0].stride is the spec's stride
+        raise table.refuse(CompileRefusal.SPEC_VALUE, key, error.expected, error.found) from error
 
 
 def _input(table: Table) -> InputSpec:

@@ -1,0 +1,245 @@
+"""Captures the pipeline's launches with tinygrad's JIT and reads them into plain values.
+
+TinyJit with `prune` runs the function once, records the second call, and drops what does not depend on the frames
+(such results are constants: they become weights). What it recorded is a list of calls of compiled kernels on buffers.
+Buffers are sorted into four kinds: a JIT input is a frame, a returned tensor an output, anything else a kernel writes
+is arena, anything else is weights. Of the arena only sizes and offsets leave this file, never contents, and a frame
+or an output has no contents to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad import Tensor, TinyJit
+from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
+from tinygrad.helpers import ansistrip, round_up
+from tinygrad.uop.ops import Ops
+
+from abi.graph import Access, BufferKind
+from lab.compile.refusal import CompileRefusal, CompileRefused
+
+ARENA_ALIGN_BYTES = 256
+WEIGHTS_ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled kernel: C source as tinygrad rendered it, and how it uses its arguments, in order."""
+
+    name: str
+    source: str
+    access: tuple[Access, ...]
+    takes_core: bool
+    """Whether an `int` with the core's index follows the buffers."""
+    cores: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """`size_bytes` from `offset` of buffer `buffer` of the capture."""
+
+    buffer: int
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CapturedLaunch:
+    """A kernel by index and its arguments."""
+
+    kernel: int
+    arguments: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class CapturedBuffer:
+    """Memory of the capture. `index`: which frame or output it is; `offset`: where in the arena or in the weights."""
+
+    kind: BufferKind
+    size_bytes: int
+    offset: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Everything that the launches need, as values."""
+
+    kernels: tuple[Kernel, ...]
+    launches: tuple[CapturedLaunch, ...]
+    buffers: tuple[CapturedBuffer, ...]
+    arena_bytes: int
+    weights: bytes
+    output_buffers: tuple[int, ...]
+    """For each output of the function its buffer."""
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of one run, as tinygrad counts them."""
+        return sum(self.kernels[one.kernel].flops for one in self.launches)
+
+
+class CapturedFunction:
+    """A function of frames under TinyJit: `eager` and `captured` runs, and the capture itself."""
+
+    def __init__(self, function: Callable[..., list[Any]], frame_bytes: Sequence[int]) -> None:
+        self.frame_bytes = tuple(frame_bytes)
+        self._function = function
+        self._jit = TinyJit(function, prune=True)
+
+    def eager(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Output bytes of an ordinary call, each kernel launched as tinygrad schedules it."""
+        outputs = self._function(*map(_device_frame, frames))
+        Tensor.realize(*outputs)
+        return [bytes(one.data()) for one in outputs]
+
+    def record(self, frames: Sequence[bytes]) -> None:
+        """Makes TinyJit record the function; needs one ordinary call first."""
+        for _ in range(2):
+            self._jit(*map(_device_frame, frames))
+
+    def captured(self, frames: Sequence[bytes], *, poison: bool = False) -> list[bytes]:
+        """Output bytes of a replay of the recorded calls.
+
+        `poison` fills arena and outputs with 0xFF (NaN) first: a result that reads what no launch wrote shows it.
+        """
+        if poison:
+            for buffer in self._written():
+                buffer.as_memoryview(force_zero_copy=True)[:] = b"\xff" * buffer.nbytes
+        outputs = self._jit(*map(_device_frame, frames))
+        return [bytes(one.data()) for one in outputs]
+
+    def capture(self) -> Capture:
+        """What was recorded, as values. Raises CompileRefused where a call is not a kernel on this device."""
+        captured = self._jit.captured
+        return _Reader(captured.linear.src, captured.ret).read()
+
+    def _written(self) -> list[Any]:
+        written: dict[int, Any] = {}
+        for call in self._jit.captured.linear.src:
+            arguments = get_call_arg_uops(call)
+            for slot in call.src[0].arg.outs:
+                if arguments[slot].op is not Ops.PARAM:
+                    base = arguments[slot].buffer.base.ensure_allocated()
+                    written[id(base)] = base
+        return list(written.values())
+
+
+def _device_frame(frame: bytes) -> Any:
+    return Tensor(bytes(frame)).to(None).contiguous().realize()
+
+
+class _Reader:
+    """Reads the recorded calls in order; buffers get their numbers in the order in which they are first used."""
+
+    def __init__(self, calls: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.calls = calls
+        self.kernels: list[Kernel] = []
+        self.kernel_by_key: dict[bytes, int] = {}
+        self.launches: list[CapturedLaunch] = []
+        self.bases: list[Any] = []
+        self.base_index: dict[object, int] = {}
+        self.written: set[int] = set()
+        self.outputs = [one.uop.buffer for one in outputs]
+
+    def read(self) -> Capture:
+        for call in self.calls:
+            self._launch(call)
+        output_buffers = tuple(self._output(buffer) for buffer in self.outputs)
+        buffers, arena_bytes, weights = self._sort(output_buffers)
+        return Capture(
+            tuple(self.kernels), tuple(self.launches), buffers, arena_bytes, weights, output_buffers
+        )
+
+    def _launch(self, call: Any) -> None:
+        program = call.src[0]
+        if program.op is not Ops.PROGRAM:
+            raise _foreign(f"call {len(self.launches)}", f"a {program.op.name.lower()} outside the device")
+        arguments = get_call_arg_uops(call)
+        kernel = self._kernel(program, call)
+        spans = tuple(self._span(arguments[slot]) for slot in program.arg.globals)
+        for span, access in zip(spans, self.kernels[kernel].access, strict=True):
+            if access is not Access.READ:
+                self.written.add(span.buffer)
+        self.launches.append(CapturedLaunch(kernel, spans))
+
+    def _kernel(self, program: Any, call: Any) -> int:
+        if program.key in self.kernel_by_key:
+            return self.kernel_by_key[program.key]
+        info = program.arg
+        scalars = [one.expr for one in info.vars]
+        if scalars not in ([], ["core_id"]):
+            raise CompileRefused(
+                CompileRefusal.DYNAMIC_SIZE, f"kernel {info.function_name}", expected="fixed sizes",
+                found=f"scalar arguments {scalars}", todo="give every size in the spec",
+            )  # fmt: skip
+        kernel = Kernel(
+            name=ansistrip(info.function_name),
+            source=program.src[2].arg,
+            access=tuple(_access(slot in info.outs, slot in info.ins) for slot in info.globals),
+            takes_core=bool(scalars),
+            cores=int(info.global_size[0]) if scalars else 1,
+            flops=int(estimate_uop(call).ops),
+        )
+        self.kernels.append(kernel)
+        self.kernel_by_key[program.key] = len(self.kernels) - 1
+        return len(self.kernels) - 1
+
+    def _span(self, argument: Any) -> Span:
+        if argument.op is Ops.PARAM:
+            size = argument.max_numel() * argument.dtype.itemsize
+            return Span(self._base(("frame", argument.arg.slot), (argument.arg.slot, size)), 0, size)
+        view = argument.buffer
+        if view.device.split(":")[0] != "CPU":
+            raise _foreign(f"launch {len(self.launches)}", f"a buffer on {view.device}")
+        return Span(self._base(id(view.base), view.base), view.offset, view.nbytes)
+
+    def _base(self, key: object, base: Any) -> int:
+        if key not in self.base_index:
+            self.base_index[key] = len(self.bases)
+            self.bases.append(base)
+        return self.base_index[key]
+
+    def _output(self, buffer: Any) -> int:
+        index = self.base_index.get(id(buffer.base))
+        if index is None or index not in self.written or buffer.offset != 0:
+            raise CompileRefused(
+                CompileRefusal.OUTPUT_MISMATCH, "an output of the pipeline", expected="a result of the frames",
+                found="a constant or an input", todo="take it out of the spec's outputs",
+            )  # fmt: skip
+        return index
+
+    def _sort(self, outputs: tuple[int, ...]) -> tuple[tuple[CapturedBuffer, ...], int, bytes]:
+        """Kinds and places: arena buffers and weights one after another, each aligned."""
+        buffers: list[CapturedBuffer] = []
+        arena_bytes, weights = 0, bytearray()
+        for index, base in enumerate(self.bases):
+            if isinstance(base, tuple):
+                buffers.append(CapturedBuffer(BufferKind.FRAME, base[1], index=base[0]))
+            elif index in outputs:
+                buffers.append(CapturedBuffer(BufferKind.OUTPUT, base.nbytes, index=outputs.index(index)))
+            elif index in self.written:
+                buffers.append(CapturedBuffer(BufferKind.ARENA, base.nbytes, offset=arena_bytes))
+                arena_bytes += round_up(base.nbytes, ARENA_ALIGN_BYTES)
+            else:
+                weights += bytes(-len(weights) % WEIGHTS_ALIGN_BYTES)
+                buffers.append(CapturedBuffer(BufferKind.WEIGHTS, base.nbytes, offset=len(weights)))
+                weights += bytes(base.as_memoryview())
+        return tuple(buffers), arena_bytes, bytes(weights)
+
+
+def _access(is_output: bool, is_input: bool) -> Access:
+    if is_output:
+        return Access.READ_WRITE if is_input else Access.WRITE
+    return Access.READ
+
+
+def _foreign(what: str, found: str) -> CompileRefused:
+    return CompileRefused(
+        CompileRefusal.FOREIGN_DEVICE, what, expected="kernels on the target device only", found=found,
+        todo="compute this value before the capture, or take the operator out of the model",
+    )  # fmt: skip
