@@ -135,14 +135,18 @@ class FlatCodec(Generic[T]):
             raise FlatError(self._record.__name__, "every field within its type", f"{value} ({error})") from None
         buffer[offset : offset + PREFIX_BYTES] = self._prefix
 
-    def unpack(self, view: bytes | bytearray | memoryview) -> T:
-        """The record in `view`, which holds exactly one message. Raises FlatError for any other bytes."""
-        if len(view) != self.size_bytes:
-            raise FlatError(f"{self._record.__name__} length", f"{self.size_bytes} bytes", f"{len(view)} bytes")
-        rest = self._rest.unpack_from(view)
+    def unpack(self, view: bytes | bytearray | memoryview, offset: int = 0) -> T:
+        """The record in `view`, which holds exactly one message from `offset` to its end.
+
+        Raises FlatError for any other bytes.
+        """
+        if len(view) - offset != self.size_bytes:
+            found = f"{len(view) - offset} bytes"
+            raise FlatError(f"{self._record.__name__} length", f"{self.size_bytes} bytes", found)
+        rest = self._rest.unpack_from(view, offset)
         if rest != self._expected_rest:
             self._refuse(rest)
-        return tuple.__new__(self._record, self._fields.unpack_from(view))
+        return tuple.__new__(self._record, self._fields.unpack_from(view, offset))
 
     def _refuse(self, rest: tuple[int, ...]) -> None:
         name = self._record.__name__
