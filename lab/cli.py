@@ -1,0 +1,96 @@
+"""`fenced-lab`: the lab's commands. Each is one function below; the work is done in the rooms they import.
+
+Exit codes: 0 done; 1 our fault; 2 usage; 3 refused. A refusal is printed on stderr as `CODE: what was wrong`, with
+what was expected, what was found and what to do; `--json` prints the same as one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lab.compile.refusal import CompileRefused
+from lab.replay import cli as replay_cli
+from lab.replay.refusal import LogRefused
+from lab.sign import cli as sign_cli
+from signing.refusal import Refused
+
+DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
+
+Command = Callable[[argparse.Namespace], int]
+
+
+class _Refusal(Protocol):
+    code: Any
+    what: str
+    expected: str
+    found: str
+    todo: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        command: Command = arguments.command
+        return command(arguments)
+    except (CompileRefused, Refused, LogRefused) as refusal:
+        print(refusal_text(refusal, as_json=arguments.json), file=sys.stderr)
+        return REFUSED
+    except (OSError, ValueError) as error:
+        print(f"fenced-lab: {error}", file=sys.stderr)
+        return FAULT
+
+
+def refusal_text(refusal: _Refusal, *, as_json: bool) -> str:
+    """A refusal as a person or a script reads it."""
+    code = refusal.code.value
+    parts = {"what": refusal.what, "expected": refusal.expected, "found": refusal.found, "action": refusal.todo}
+    if as_json:
+        return json.dumps({"refused": code, **parts})
+    return f"refused: {code}: {refusal.what}\n" + "".join(f"  {key:9}{value}\n" for key, value in parts.items())
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="fenced-lab", description=__doc__.splitlines()[0] if __doc__ else None)
+    top.add_argument("--json", action="store_true", help="print results and refusals as JSON")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    compile_ = commands.add_parser("compile", help="build an unsigned bundle from a spec.toml")
+    compile_.add_argument("spec", type=Path)
+    compile_.add_argument("-o", "--output", type=Path, help="the bundle; default: MODEL.unsigned.fenced here")
+    compile_.set_defaults(command=_compile)
+    sign_cli.add_commands(commands)
+    replay_cli.add_commands(commands)
+    demo = commands.add_parser("demo", help="the whole way once: compile, sign, serve, 20 Hz frames, replay")
+    demo.add_argument("--frames", type=int, default=240)
+    demo.add_argument("--rate-hz", type=float, default=20.0)
+    demo.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder, made anew")
+    demo.set_defaults(command=_demo)
+    bench = commands.add_parser("bench", help="measure against peers in one run")
+    bench.add_argument("rows", nargs="*", help="names of rows; default: all")
+    bench.add_argument("-o", "--output", type=Path, default=Path("out/bench"))
+    bench.set_defaults(command=_bench)
+    return top
+
+
+def _compile(arguments: argparse.Namespace) -> int:
+    from lab.compile import compiler  # noqa: PLC0415 (brings tinygrad in, which no other command needs)
+
+    return compiler.command(arguments.spec, arguments.output, as_json=arguments.json)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from lab import demo  # noqa: PLC0415 (as above)
+
+    return demo.run(arguments.output, frames=arguments.frames, rate_hz=arguments.rate_hz)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from lab.bench import suite  # noqa: PLC0415 (as above)
+
+    return suite.run(arguments.output, arguments.rows, as_json=arguments.json)

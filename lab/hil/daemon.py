@@ -1,0 +1,142 @@
+"""A daemon for the bench: the vehicle's own `fenced serve`, in a folder of its own, started and stopped by the lab.
+
+It runs from the vehicle environment (`make vehicle`: the `fenced` wheel and its dependencies, nothing of the lab), so
+what the bench sees is what a vehicle runs. READY is what the daemon itself says over NOTIFY_SOCKET, as to systemd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+VEHICLE = Path(sys.prefix) / "vehicle"
+"""The vehicle environment that the Makefile makes inside the lab's."""
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 10.0
+
+
+class DaemonFailed(Exception):
+    """The daemon could not be started, or ended by itself; the text holds the end of its log."""
+
+
+class DaemonProcess:
+    """One daemon in `folder`, which must be new or empty. Use as a context manager.
+
+    `bundles` are activated in order at start, `streams` may be opened by this user. Its log is `folder/daemon.log`.
+    """
+
+    def __init__(self, folder: Path, bundles: Sequence[Path], root: Path, streams: Sequence[str], *,
+                 limits: dict[str, int] | None = None, vehicle: Path = VEHICLE) -> None:  # fmt: skip
+        self.folder = folder.resolve()
+        self.sockets = self.folder / "sockets"
+        self.log_path = self.folder / "daemon.log"
+        self.config_path = self.folder / "fenced.toml"
+        self.ready_s = 0.0
+        """Seconds from exec to READY."""
+        self._program = vehicle / "bin" / "fenced"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config_path.write_text(_config_text(self, bundles, root, streams, limits or {}))
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id. Raises DaemonFailed when it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            raise DaemonFailed("the daemon is not running")
+        return self._process.pid
+
+    def __enter__(self) -> DaemonProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it says READY. Raises DaemonFailed."""
+        if not self._program.exists():
+            raise DaemonFailed(f"{self._program} is missing; run `make vehicle` first")
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as notify:
+            address = self.folder / "notify.sock"
+            address.unlink(missing_ok=True)
+            notify.bind(str(address))
+            environment = {"PATH": os.defpath, "NOTIFY_SOCKET": str(address)}
+            began = time.monotonic()
+            with self.log_path.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [self._program, "serve", "--config", self.config_path],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder,
+                )  # fmt: skip
+            self._wait_ready(notify, began + START_LIMIT_S)
+            self.ready_s = time.monotonic() - began
+            address.unlink()
+
+    def stop(self) -> int:
+        """Ask it to drain and end, as systemd does; returns its exit status. Kills it after STOP_LIMIT_S."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise DaemonFailed(f"the daemon did not end within {STOP_LIMIT_S} s of SIGTERM\n{self.tail()}") from None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the vehicle's own `fenced` command line."""
+        return subprocess.run([self._program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of the daemon's log."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _wait_ready(self, notify: socket.socket, deadline_s: float) -> None:
+        assert self._process is not None
+        pidfd = os.pidfd_open(self._process.pid)
+        try:
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                readable, _, _ = select.select([notify.fileno(), pidfd], [], [], left_s)
+                if notify.fileno() in readable:
+                    if "READY=1" in notify.recv(4096).decode().splitlines():
+                        return
+                elif pidfd in readable:
+                    status = self._process.wait()
+                    raise DaemonFailed(f"the daemon ended with status {status} before READY\n{self.tail()}")
+        finally:
+            os.close(pidfd)
+        self.kill()
+        raise DaemonFailed(f"the daemon was not READY within {START_LIMIT_S} s\n{self.tail()}")
+
+
+def _config_text(daemon: DaemonProcess, bundles: Sequence[Path], root: Path, streams: Sequence[str],
+                 limits: dict[str, int]) -> str:  # fmt: skip
+    """The TOML that `fenced serve` reads; JSON strings and numbers are TOML strings and numbers."""
+    lines = [
+        f"state_directory = {json.dumps(str(daemon.folder / 'state'))}",
+        f"socket_directory = {json.dumps(str(daemon.sockets))}",
+        f"root_path = {json.dumps(str(root.resolve()))}",
+        f"bundle_paths = {json.dumps([str(bundle.resolve()) for bundle in bundles])}",
+        "[limits]",
+        *(f"{key} = {value}" for key, value in limits.items()),
+        *(f"[stream.{json.dumps(name)}]" for name in streams),
+    ]
+    return "\n".join(lines) + "\n"

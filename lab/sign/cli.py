@@ -1,0 +1,171 @@
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, attach.
+
+Passphrases come from `--passphrase-file` (first line), never from the command line or the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+from lab.sign.keyfile import load_public, load_signer
+from lab.sign.keygen import keygen
+from lab.sign.root import RolePlan, role_plan, root_init, root_revoke, root_rotate, sign_root
+from lab.sign.sign import attach_signature, sign_bundle, sign_detached
+from signing.keys import Algorithm
+from signing.root import ROLE_NAMES
+
+DAY_S = 86_400
+
+
+def add_commands(commands: Any) -> None:
+    """Add this room's commands to the command line's subparsers."""
+    make = commands.add_parser("keygen", help="make a key pair: PATH (private, 0600) and PATH.pub")
+    make.add_argument("path", type=Path)
+    make.add_argument("--algorithm", choices=[one.value for one in Algorithm], default=Algorithm.ED25519.value)
+    _passphrase_option(make)
+    make.set_defaults(command=_keygen)
+
+    sign = commands.add_parser("sign", help="add a role's signature to a bundle")
+    sign.add_argument("bundle", type=Path)
+    sign.add_argument("--key", type=Path, required=True)
+    sign.add_argument("--role", choices=[name for name in ROLE_NAMES if name != "root"], required=True)
+    sign.add_argument("--detached", type=Path, help="write the signature to this file instead")
+    _passphrase_option(sign)
+    sign.set_defaults(command=_sign)
+
+    attach = commands.add_parser("attach", help="add a detached signature to its bundle")
+    attach.add_argument("bundle", type=Path)
+    attach.add_argument("signature", type=Path)
+    attach.set_defaults(command=_attach)
+
+    root = commands.add_parser("root", help="make and sign root documents").add_subparsers(required=True)
+    init = root.add_parser("init", help="version 1")
+    _root_options(init, required=True)
+    init.set_defaults(command=_root_init)
+    rotate = root.add_parser("rotate", help="the next version, with other keys in the roles that are named")
+    rotate.add_argument("old", type=Path)
+    _root_options(rotate, required=False)
+    rotate.set_defaults(command=_root_rotate)
+    revoke = root.add_parser("revoke", help="the next version, with keys or bundles revoked or releases raised")
+    revoke.add_argument("old", type=Path)
+    revoke.add_argument("--key-id", action="append", default=[], help="SHA-256 of a key's SPKI")
+    revoke.add_argument("--bundle", action="append", default=[], help="digest of a bundle's statement")
+    revoke.add_argument("--minimum-release", action="append", default=[], metavar="MODEL=N")
+    revoke.add_argument("--reset-floor", action="append", default=[], metavar="MODEL")
+    _root_options(revoke, required=False)
+    revoke.set_defaults(command=_root_revoke)
+    more = root.add_parser("sign", help="add a holder's signature to a root")
+    more.add_argument("root", type=Path)
+    more.add_argument("--key", type=Path, required=True)
+    _passphrase_option(more)
+    more.set_defaults(command=_root_sign)
+
+
+def _passphrase_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--passphrase-file", type=Path, help="its first line unlocks the private key")
+
+
+def _root_options(command: argparse.ArgumentParser, *, required: bool) -> None:
+    command.add_argument("-o", "--output", type=Path, required=True)
+    command.add_argument("--sign-with", type=Path, action="append", default=[], metavar="KEY", help="a root key")
+    command.add_argument("--expires-days", type=int, help="default: never")
+    for role in ROLE_NAMES:
+        command.add_argument(f"--{role}", type=Path, action="append", default=[], required=required, metavar="PUB")
+        command.add_argument(f"--{role}-threshold", type=int, default=1)
+    _passphrase_option(command)
+
+
+def _passphrase(arguments: argparse.Namespace) -> str | None:
+    path: Path | None = arguments.passphrase_file
+    return path.read_text(encoding="utf-8").splitlines()[0] if path else None
+
+
+def _plans(arguments: argparse.Namespace) -> dict[str, RolePlan]:
+    given = {role: getattr(arguments, role) for role in ROLE_NAMES}
+    return {
+        role: role_plan([load_public(path) for path in paths], getattr(arguments, f"{role}_threshold"))
+        for role, paths in given.items()
+        if paths
+    }
+
+
+class _Times(TypedDict):
+    issued_unix_s: int
+    expires_unix_s: int | None
+
+
+def _times(arguments: argparse.Namespace) -> _Times:
+    now_unix_s = int(time.time())
+    days: int | None = arguments.expires_days
+    return {"issued_unix_s": now_unix_s, "expires_unix_s": None if days is None else now_unix_s + days * DAY_S}
+
+
+def _signers(arguments: argparse.Namespace) -> list[Any]:
+    return [load_signer(path, _passphrase(arguments)) for path in arguments.sign_with]
+
+
+def _numbers(pairs: Iterable[str]) -> dict[str, int]:
+    split = (pair.partition("=") for pair in pairs)
+    return {model: int(number) for model, _, number in split}
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    key = keygen(arguments.path, Algorithm(arguments.algorithm), _passphrase(arguments))
+    print(f"{arguments.path}: {key.algorithm.value} key {key.keyid}")
+    return 0
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    if arguments.detached:
+        key = sign_detached(
+            arguments.bundle, arguments.key, arguments.role, arguments.detached, passphrase=_passphrase(arguments)
+        )
+    else:
+        key = sign_bundle(arguments.bundle, arguments.key, arguments.role, passphrase=_passphrase(arguments))
+    print(f"{arguments.detached or arguments.bundle}: signed as {arguments.role} by {key.keyid}")
+    return 0
+
+
+def _attach(arguments: argparse.Namespace) -> int:
+    key = attach_signature(arguments.bundle, arguments.signature)
+    print(f"{arguments.bundle}: signature of {key.keyid} added")
+    return 0
+
+
+def _root_init(arguments: argparse.Namespace) -> int:
+    root_init(arguments.output, _plans(arguments), _signers(arguments), **_times(arguments))
+    print(f"{arguments.output}: root version 1")
+    return 0
+
+
+def _root_rotate(arguments: argparse.Namespace) -> int:
+    root = root_rotate(arguments.old, arguments.output, _plans(arguments), _signers(arguments), **_times(arguments))
+    print(f"{arguments.output}: root version {root.version}")
+    return 0
+
+
+def _root_revoke(arguments: argparse.Namespace) -> int:
+    root = root_revoke(
+        arguments.old,
+        arguments.output,
+        _signers(arguments),
+        keyids=arguments.key_id,
+        bundle_digests=arguments.bundle,
+        minimum_releases=_numbers(arguments.minimum_release),
+        reset_floors=arguments.reset_floor,
+        plans=_plans(arguments),
+        **_times(arguments),
+    )
+    print(f"{arguments.output}: root version {root.version}")
+    return 0
+
+
+def _root_sign(arguments: argparse.Namespace) -> int:
+    signer = load_signer(arguments.key, _passphrase(arguments))
+    sign_root(arguments.root, signer)
+    print(f"{arguments.root}: signed by {signer.key.keyid}")
+    return 0
