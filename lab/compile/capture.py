@@ -86,8 +86,7 @@ class Capture:
 class CapturedFunction:
     """A function of frames under TinyJit: `eager` and `captured` runs, and the capture itself."""
 
-    def __init__(self, function: Callable[..., list[Any]], frame_bytes: Sequence[int]) -> None:
-        self.frame_bytes = tuple(frame_bytes)
+    def __init__(self, function: Callable[..., list[Any]]) -> None:
         self._function = function
         self._jit = TinyJit(function, prune=True)
 

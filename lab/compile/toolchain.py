@@ -95,5 +95,5 @@ def compile_context(arch: str, cpu: str, threads: int, renderer: str = "CLANG") 
     from tinygrad.helpers import Context  # noqa: PLC0415 (after the environment is set)
 
     target = f"CPU:{renderer}:{tinygrad_arch(arch, cpu)}"
-    with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0):
+    with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0):
         yield

@@ -1,0 +1,76 @@
+"""What a compile did: sizes, launches, times and checks, for a person and for a machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lab.compile.checks import CheckResult
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """One launch: its kernel, the cores it is fanned over, its arithmetic and the bytes its arguments span."""
+
+    kernel: str
+    cores: int
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the compile and how long it took."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """The result of `lab.compile.compiler.compile_spec`; the bundle itself is at `path`."""
+
+    path: Path
+    name: str
+    version: str
+    release: int
+    target: str
+    kernels: int
+    launches: tuple[LaunchReport, ...]
+    arena_bytes: int
+    weights_bytes: int
+    code_bytes: int
+    graph_bytes: int
+    bundle_bytes: int
+    checks: tuple[CheckResult, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of one run."""
+        return sum(one.flops for one in self.launches)
+
+    def to_json(self) -> str:
+        """The report as JSON, sizes in bytes and times in seconds."""
+        return json.dumps({**asdict(self), "path": str(self.path), "flops": self.flops}, indent=2)
+
+    def to_text(self) -> str:
+        """The report as plain text: a summary, the checks, and the launches with most arithmetic."""
+        lines = [
+            f"{self.name} {self.version} (release {self.release}) for {self.target}",
+            f"  {self.path}  {self.bundle_bytes} bytes: code {self.code_bytes}, weights {self.weights_bytes}, "
+            f"graph {self.graph_bytes}",
+            f"  {len(self.launches)} launches of {self.kernels} kernels, {self.flops / 1e6:.1f} MFLOP a run, "
+            f"arena {self.arena_bytes} bytes",
+            "checks",
+            *(f"  {one.name}: {one.seen}" for one in self.checks),
+            "heaviest launches",
+        ]
+        for one in sorted(self.launches, key=lambda one: -one.flops)[:8]:
+            lines.append(
+                f"  {one.kernel:<40} {one.flops / 1e6:9.2f} MFLOP  {one.bytes / 1e3:9.1f} kB  {one.cores} cores"
+            )
+        seconds = sum(one.seconds for one in self.stages)
+        lines.append(f"took {seconds:.1f} s: " + ", ".join(f"{one.name} {one.seconds:.1f}" for one in self.stages))
+        return "\n".join(lines) + "\n"
