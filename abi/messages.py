@@ -239,7 +239,7 @@ def _write_subscribed(m: Any, message: Subscribed) -> None:
 
 
 def _write_refusal(m: Any, message: Refusal) -> None:
-    m.code, m.inReplyTo = int(message.code), message.in_reply_to
+    m.code, m.inReplyTo = int(message.code), int(message.in_reply_to)  # pycapnp takes no IntEnum for a number
     m.what, m.expected = _clip(message.what), _clip(message.expected)
     m.found, m.action = _clip(message.found), _clip(message.action)
 
@@ -338,7 +338,7 @@ def decode(kind: Kind, body: bytes | bytearray | memoryview) -> Message:
     _, struct_schema, read = _STRUCTS[kind]
     try:
         canonical.check(body)
-        words = len(body) // 8 + 64
+        words = len(body) // 2 + 64  # every word up to four times: a list counts anew for each look at its length
         with struct_schema.from_bytes(bytes(body), traversal_limit_in_words=words, nesting_limit=8) as reader:
             return read(reader)
     except _Malformed as error:
