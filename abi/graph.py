@@ -59,7 +59,7 @@ __all__ = [
     "encode",
 ]
 
-HAL_VERSION = 1  # graph.capnp: halVersion
+HAL_VERSION = int(schema.graph.halVersion)
 MAX_GRAPH_BYTES = 16 * 1024 * 1024  # a 1000-launch graph is about 0.3 MB
 NESTING_LIMIT = 16  # Graph -> frames -> format -> planes is the deepest
 _SEGMENT_TABLE_BYTES = 8

@@ -98,7 +98,7 @@ class MemoryUse:
 
 
 class Executable(Protocol):
-    """A loaded module. Made by `Accelerator.load`; `unload` frees it once nothing is in flight."""
+    """A loaded module, made by `Accelerator.load` and freed by `Accelerator.unload`."""
 
     graph: Graph
     admission: Admission
@@ -124,10 +124,6 @@ class Executable(Protocol):
         """Ask the device to end every run in flight at its next launch; their fences turn to ERROR."""
         ...
 
-    def unload(self) -> None:
-        """Free the module. Raises HalError DEVICE_HANG where the device does not let go of it."""
-        ...
-
 
 class Accelerator(Protocol):
     """A device behind a command queue."""
@@ -142,8 +138,16 @@ class Accelerator(Protocol):
         """Admit the module's graph and make it ready to run. Raises AdmissionRefused or HalError."""
         ...
 
+    def unload(self, executable: Executable) -> None:
+        """Free a module; what is in flight is cancelled. Raises HalError DEVICE_HANG where a kernel does not end."""
+        ...
+
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:
         """Make host memory readable by the device, without a copy where it can. Raises HalError ALIGNMENT."""
+        ...
+
+    def import_output(self, mapping: Mapping) -> DeviceBuffer:
+        """Make host memory writable by the device, for outputs that others read. Raises HalError BINDING."""
         ...
 
     def allocate(self, name: str, size_bytes: int) -> DeviceBuffer:

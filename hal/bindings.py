@@ -35,6 +35,7 @@ class Bindings:
         entry = graph.entrypoints[entrypoint]
         self.graph = graph
         self.entrypoint = entrypoint
+        self.budget_ns = entry.budget_ns
         self.buffers = bound_buffers(graph, entry)
         self.bound: list[DeviceBuffer | None] = [None] * len(self.buffers)
         self.missing = len(self.buffers)

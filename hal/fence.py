@@ -205,6 +205,23 @@ class Timeline:
                 self._forget(slot, fence)
         self.latched = None
 
+    def close(self) -> None:
+        """Give every fence its final status and close the descriptor; the device is gone. Idempotent.
+
+        Fences that the device had not finished turn to ERROR.
+        """
+        if self.descriptor < 0:
+            return
+        if self.in_flight:
+            self.latch(HalError(HalCode.CLOSED, "the queue was closed"))
+        for slot, fence in enumerate(self._fences):
+            if fence is not None:
+                fence.poll()
+                self._forget(slot, fence)
+        self._poller.unregister(self.descriptor)
+        os.close(self.descriptor)
+        self.descriptor = -1
+
     def overdue(self, now_ns: int) -> Fence | None:
         """The run that holds the device longer than its budget at CLOCK_MONOTONIC `now_ns`, if any."""
         due_ns = self.due_ns()

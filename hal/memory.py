@@ -8,6 +8,7 @@ in flight keeps its memory even if the peer that sent it is dead. Errors are Hal
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -131,7 +132,7 @@ class Mapping:
     Unmapped when the last view, buffer or fence that uses it is gone; `release` lets go of this object's own hold.
     """
 
-    __slots__ = ("_array", "_map", "address", "size_bytes", "writable")
+    __slots__ = ("__weakref__", "_array", "_map", "address", "size_bytes", "writable")
 
     def __init__(self, mapped: mmap.mmap, size: int, writable: bool) -> None:
         self._map: mmap.mmap | None = mapped
@@ -201,6 +202,20 @@ class Mapping:
         """Let go. Views, device buffers and fences that still use the memory keep it mapped until they are gone."""
         self._array = None
         self._map = None
+
+
+class MemoryLock:
+    """mlock(2): keeps mappings resident, so that no run waits for a page. Needs RLIMIT_MEMLOCK or CAP_IPC_LOCK."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def lock(self, mapping: Mapping) -> None:
+        """Lock until the mapping is gone. Raises HalError OUT_OF_MEMORY or NOT_PERMITTED."""
+        if self._libc.mlock(mapping.address, mapping.size_bytes):
+            error = OSError(ctypes.get_errno(), "mlock")
+            raise _refusal(error, f"{mapping.size_bytes} bytes cannot be locked", "raise LimitMEMLOCK")
 
 
 def _create(name: str, size: int, executable: bool) -> int:

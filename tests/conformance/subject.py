@@ -1,0 +1,122 @@
+"""A graph with every kind of buffer and C kernels of known meaning, linked as a bundle's code would be.
+
+Entrypoints: `run` (frame -> two arena buffers that share bytes in turn -> output, on several cores), `long` (works for as
+many rounds as the frame's first u32 says), `state` (adds the frame to a running sum), `aux` (scales by an aux input).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
+from abi.graph import (
+    HAL_VERSION,
+    Access,
+    Argument,
+    AuxInput,
+    Buffer,
+    BufferKind,
+    DType,
+    Entrypoint,
+    FrameInput,
+    Graph,
+    Launch,
+    Output,
+    OutputView,
+    Program,
+    StateBuffer,
+    StreamFormat,
+)
+from abi.packet import ABI_VERSION
+from hal.accelerator import Module
+from lab.compile.link import Kernel, link, symbol
+
+WIDTH, HEIGHT = 64, 16
+COUNT = WIDTH * HEIGHT  # bytes of a frame, elements of the output
+OUT_BYTES = 4 * COUNT
+CORES = 2
+
+_HALF = f"for (int i = core * {COUNT // CORES}; i < (core + 1) * {COUNT // CORES}; i++)"
+KERNELS = (
+    Kernel(f"void widen(float* restrict o, unsigned char* restrict a, const int core) {{ {_HALF} o[i] = a[i]; }}",
+           "widen", 2),
+    Kernel(f"void add(float* restrict o, float* restrict a, const int core, const int n) {{ {_HALF} o[i] = a[i] + n; }}",
+           "add", 2),
+    Kernel(f"""void rounds(float* restrict o, unsigned int* restrict a) {{
+      volatile unsigned int x = 1;
+      for (unsigned int r = 0; r < a[0]; r++) for (int i = 0; i < 1000; i++) x = x * 1664525u + 1013904223u;
+      for (int i = 0; i < {COUNT}; i++) o[i] = (float)a[0] + i; }}""", "rounds"),
+    Kernel(f"""void total(float* restrict s, float* restrict o, unsigned char* restrict a) {{
+      for (int i = 0; i < {COUNT}; i++) {{ s[i] += a[i]; o[i] = s[i]; }} }}""", "total"),
+    Kernel(f"""void scale(float* restrict o, unsigned char* restrict a, float* restrict k) {{
+      for (int i = 0; i < {COUNT}; i++) o[i] = a[i] * k[0]; }}""", "scale"),
+)  # fmt: skip
+FRAME, ONE, TWO, OUT, STATE, AUX, WEIGHT, LAST = range(8)
+
+
+def frame_format() -> StreamFormat:
+    return make_format(
+        "R8", WIDTH, HEIGHT, range=Range.FULL, matrix=Matrix.IDENTITY, primaries=Primaries.SENSOR_NATIVE,
+        transfer=Transfer.LINEAR, chroma_site=ChromaSite.NOT_SUBSAMPLED,
+    )  # fmt: skip
+
+
+def graph(threads: int = 2, budget_ns: int = 5_000_000_000) -> Graph:
+    read, write, both = Access.READ, Access.WRITE, Access.READ_WRITE
+    whole = Argument
+    return Graph(
+        abi_version=ABI_VERSION,
+        hal_version=HAL_VERSION,
+        driver="cpu",
+        threads=threads,
+        arena_bytes=2 * OUT_BYTES,
+        buffers=(
+            Buffer(BufferKind.FRAME, COUNT, align_bytes=64),
+            Buffer(BufferKind.ARENA, OUT_BYTES, 0, 64),
+            Buffer(BufferKind.ARENA, OUT_BYTES, OUT_BYTES, 64),
+            Buffer(BufferKind.OUTPUT, OUT_BYTES, align_bytes=64),
+            Buffer(BufferKind.STATE, OUT_BYTES, align_bytes=64),
+            Buffer(BufferKind.AUX, 4, align_bytes=4),
+            Buffer(BufferKind.WEIGHTS, OUT_BYTES, 0, 64),
+            Buffer(BufferKind.ARENA, OUT_BYTES, 0, 64),
+        ),
+        programs=(
+            Program("widen", symbol(0), (write, read), flops=COUNT),
+            Program("add", symbol(1), (write, read), flops=COUNT),
+            Program("rounds", symbol(2), (write, read)),
+            Program("total", symbol(3), (both, write, read), flops=COUNT),
+            Program("scale", symbol(4), (write, read, read), flops=COUNT),
+        ),
+        launches=(
+            Launch(0, (whole(ONE, 0, OUT_BYTES), whole(FRAME, 0, COUNT)), (CORES,)),
+            Launch(1, (whole(TWO, 0, OUT_BYTES), whole(ONE, 0, OUT_BYTES)), (CORES,), values=(1,)),
+            Launch(1, (whole(LAST, 0, OUT_BYTES), whole(TWO, 0, OUT_BYTES)), (CORES,), values=(2,)),
+            Launch(1, (whole(OUT, 0, OUT_BYTES), whole(LAST, 0, OUT_BYTES)), (CORES,), values=(-10,)),
+            Launch(2, (whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT))),
+            Launch(3, (whole(STATE, 0, OUT_BYTES), whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT))),
+            Launch(4, (whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT), whole(AUX, 0, 4))),
+        ),
+        frames=(FrameInput("image", "road", frame_format(), FRAME),),
+        aux=(AuxInput("gain", DType.FLOAT32, (1,), AUX, has_default=True, default_value=b"\0\0\x80\x3f"),),
+        states=(StateBuffer("sum", DType.FLOAT32, (COUNT,), STATE),),
+        outputs=(Output(OutputView("values", DType.FLOAT32, (COUNT,), "1", 0, OUT_BYTES), OUT),),
+        entrypoints=(
+            Entrypoint("run", 0, 4, (0,), (), (0,), budget_ns),
+            Entrypoint("long", 4, 1, (0,), (), (0,), budget_ns),
+            Entrypoint("state", 5, 1, (0,), (), (0,), budget_ns),
+            Entrypoint("aux", 6, 1, (0,), (0,), (0,), budget_ns),
+        ),
+    )  # fmt: skip
+
+
+@cache
+def code() -> bytes:
+    """The kernels linked for the machine that runs the tests."""
+    import platform  # noqa: PLC0415
+
+    arch = platform.machine()
+    return link(KERNELS, arch=arch, cpu={"x86_64": "x86_64_v2", "aarch64": "generic"}[arch])
+
+
+def module(threads: int = 2, budget_ns: int = 5_000_000_000) -> Module:
+    return Module(graph(threads, budget_ns), memoryview(code()), memoryview(bytes(OUT_BYTES)))
