@@ -54,6 +54,8 @@ class Network:
     """Operators computed in another way than tinygrad's own, by operator name: `f(network, node, *inputs, **opts)`."""
     materialise: Callable[[Any], Any] = contiguous
     """How a value is written to memory: the layout."""
+    padded: dict[str, int] = field(default_factory=dict)
+    """Values with more channels (axis 1) than the model says: name to the model's count."""
 
     def consumers(self) -> dict[str, list[Node]]:
         """Who reads each value; a graph output is read by nobody here."""
@@ -67,6 +69,17 @@ class Network:
         """The constant tensor called `name`, None where the value is computed or omitted."""
         value = self.constants.get(name)
         return value if isinstance(value, Tensor) else None
+
+    def own(self, operator: str, node: Node) -> Operator:
+        """tinygrad's own implementation of an operator, for the node's opset."""
+        implementation: Operator = self.runner._select_op(operator, node.opset_id)
+        return implementation
+
+    def cut(self, name: str, value: Any) -> Any:
+        """`value` as the model means it: without padding channels."""
+        if name not in self.padded or not isinstance(value, Tensor):
+            return value
+        return value.shrink(tuple((0, self.padded[name]) if axis == 1 else None for axis in range(value.ndim)))
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Lazy output tensors for lazy input tensors, by name."""
@@ -105,7 +118,7 @@ class _Run:
                 self._settle(index, node)
         finally:
             runner.graph_values = self.network.constants
-        return {name: self.values[name] for name in self.network.outputs}
+        return {name: self.network.cut(name, self.values[name]) for name in self.network.outputs}
 
     def _write(self, name: str) -> None:
         value = self.values[name]
@@ -138,11 +151,13 @@ class _Run:
             options["num_outputs"] = len(node.outputs)
         if node.op == "Gather" and node.inputs[1] in runner.const_names:
             inputs[1] = self._constant_indices(node.inputs[1])
+        if node.outputs[0] not in self.network.padded or node.op == "Conv":
+            inputs = [self.network.cut(name, value) for name, value in zip(node.inputs, inputs, strict=True)]
         replaced = self.network.replaced.get(node.op)
         if replaced is not None:
             result = replaced(self.network, node, *inputs, **options)
         else:
-            result = runner._select_op(node.op, node.opset_id)(*inputs, **options)
+            result = self.network.own(node.op, node)(*inputs, **options)
         results = result if isinstance(result, tuple) else (result,)
         self.values.update(zip(node.outputs, results[: len(node.outputs)], strict=True))
 

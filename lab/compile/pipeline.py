@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from lab.compile.activations import use_fast_activations
+from lab.compile.layout import use_channels_last
 from lab.compile.model import Model
 from lab.compile.network import Network, read_network
 from lab.compile.preprocess import Preprocessor
@@ -43,4 +45,6 @@ def build_pipeline(spec: Spec, model: Model) -> Pipeline:
         path.write_bytes(model.data)
         network = read_network(path)
     fold_batch_norm(network)
+    use_channels_last(network)
+    use_fast_activations(network)
     return Pipeline(spec, network)

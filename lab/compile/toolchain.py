@@ -85,12 +85,20 @@ def open_cpu_device(arch: str = "x86_64", cpu: str = "x86_64_v3") -> None:
 
     helpers.getenv.cache_clear()
     with helpers.Context(DEV=f"CPU:CLANG:{tinygrad_arch(arch, cpu)}"):
-        Device["CPU"]
+        device = Device["CPU"]
+    from lab.compile.renderer import FencedRenderer  # noqa: PLC0415 (imports tinygrad)
+
+    if FencedRenderer not in device.renderers:
+        device.renderers.append(FencedRenderer)
 
 
 @contextmanager
-def compile_context(arch: str, cpu: str, threads: int, renderer: str = "CLANG") -> Iterator[None]:
-    """Within it tinygrad compiles for this target: its own CPU device, `threads` cores, calls not batched (JIT=2)."""
+def compile_context(arch: str, cpu: str, threads: int, renderer: str = "FENCED") -> Iterator[None]:
+    """Within it tinygrad compiles for this target: `threads` cores, calls not batched (JIT=2), and by `renderer`:
+
+    FENCED by the lab's blocking rule, CLANG by tinygrad's own choices. Reductions are not split in two kernels: that is
+    for GPUs, and would keep a gather by index from becoming a load.
+    """
     open_cpu_device(arch, cpu)
     from tinygrad.helpers import Context  # noqa: PLC0415 (after the environment is set)
 
