@@ -12,14 +12,14 @@ from typing import Final
 
 from signing import strict_json
 from signing.container import ENVELOPE_LIMIT_BYTES
-from signing.refusal import RefusalCode
+from signing.refusal import RefusalCode, shown
 from signing.statement import NAME, NAME_FORM, RELEASE_LIMIT
 from signing.strict_json import Fields
 
 STATE_TYPE: Final = "urn:fenced:state:v1"
 STATE_LIMIT_BYTES: Final = 1024 * 1024
 EPOCH_LIMIT: Final = 2**63 - 1
-_FLOOR_LIMIT: Final = 4096
+_FLOOR_LIMIT: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class VehicleState:
 
 
 def encode_state(state: VehicleState) -> bytes:
-    """Return the state as deterministic JSON."""
-    return strict_json.encode(
+    """Return the state as deterministic JSON that `decode_state` accepts, or raise as that does."""
+    data = strict_json.encode(
         {
             "_type": STATE_TYPE,
             "trustEpoch": state.trust_epoch,
@@ -51,6 +51,8 @@ def encode_state(state: VehicleState) -> bytes:
             },
         }
     )
+    decode_state(data)
+    return data
 
 
 def decode_state(data: bytes) -> VehicleState:
@@ -60,13 +62,16 @@ def decode_state(data: bytes) -> VehicleState:
     fields.constant("_type", STATE_TYPE)
     trust_epoch = fields.integer("trustEpoch", 1, EPOCH_LIMIT)
     root_envelope = fields.base64("root", ENVELOPE_LIMIT_BYTES)
-    floors: dict[str, Floor] = {}
     members = fields.mapping("floors", _FLOOR_LIMIT)
     fields.close()
-    for name, value in members.items():
-        floor = Fields(value, f"state.floors.{name}" if NAME.fullmatch(name) else "state.floors", RefusalCode.BAD_STATE)
+    floors = Fields(members, "state.floors", RefusalCode.BAD_STATE)
+    for name in members:
         if not NAME.fullmatch(name):
-            floor.refuse("name", NAME_FORM, ascii(name[:64]))
-        floors[name] = Floor(floor.integer("release", 0, RELEASE_LIMIT), floor.sha256("digest"))
-        floor.close()
-    return VehicleState(root_envelope, trust_epoch, floors)
+            floors.refuse(shown(name), NAME_FORM, "another form", RefusalCode.BAD_NAME)
+    return VehicleState(root_envelope, trust_epoch, {name: _floor(floors.fields(name)) for name in members})
+
+
+def _floor(fields: Fields) -> Floor:
+    floor = Floor(fields.integer("release", 0, RELEASE_LIMIT), fields.sha256("digest"))
+    fields.close()
+    return floor

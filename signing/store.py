@@ -18,7 +18,7 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,6 +27,7 @@ from signing.bundle import SealedBundle
 from signing.container import Layout
 from signing.refusal import RefusalCode, Refused, shown
 from signing.state import STATE_LIMIT_BYTES, VehicleState, decode_state, encode_state
+from signing.trust import TrustStore
 
 SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -92,6 +93,23 @@ def write_state(path: PathLike, state: VehicleState) -> None:
     tmp + fsync + rename + fsync(directory). OSError if the disk refuses; then the old state stands.
     """
     write_atomically(path, encode_state(state), mode=0o600)
+
+
+def open_trust(root_paths: Sequence[PathLike], state_path: PathLike) -> TrustStore:
+    """Return the vehicle's trust: its stored state, or, if it has none yet, the first root; then the newer roots.
+
+    `root_paths` are root files in the order of their versions. What changes is durable before this returns.
+    Raises Refused of the files' readers and of `TrustStore`; ValueError without a root.
+    """
+    if not root_paths:
+        raise ValueError("open_trust needs at least one root file")
+    roots = [read_file(path, limit_bytes=container.ENVELOPE_LIMIT_BYTES) for path in root_paths]
+    stored = read_state(state_path)
+    trusted = TrustStore.bootstrap(roots[0]) if stored is None else TrustStore.resume(stored)
+    trusted = trusted.follow(roots)
+    if trusted.state != stored:
+        write_state(state_path, trusted.state)
+    return trusted
 
 
 def write_atomically(path: PathLike, data: bytes, *, mode: int) -> None:

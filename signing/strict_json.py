@@ -201,4 +201,5 @@ class Fields:
     def close(self) -> None:
         """Refuse the fields that nobody has taken."""
         if self._left:
-            self.refuse(min(self._left), "no such field", shown(self._left[min(self._left)]))
+            known = f"no field beyond those of {self.where}"
+            raise Refused(self._code, self.where, known, f"unknown field {shown(min(self._left))}")

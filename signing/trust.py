@@ -12,6 +12,7 @@ call RuntimeError.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from signing import container, envelope
@@ -74,6 +75,22 @@ class TrustStore:
             raise Refused(RefusalCode.ROOT_CHAIN_BROKEN, what, f"version {self.root.version + 1}", f"{new.version}")
         floors = {name: floor for name, floor in self.state.floors.items() if name not in new.reset_floors}
         return TrustStore(new, VehicleState(root_envelope, self.state.trust_epoch + 1, floors))
+
+    def follow(self, root_envelopes: Iterable[bytes]) -> TrustStore:
+        """Return the store after those of `root_envelopes`, in order, that are newer than its root.
+
+        Older ones are passed over: a vehicle may be ahead of the files it was provisioned with. Raises Refused as
+        `accept_root` does, and ROOT_CHAIN_BROKEN for another document with the trusted root's version.
+        """
+        trusted = self
+        for root_envelope in root_envelopes:
+            found = _self_signed_root(root_envelope)
+            if found.version > trusted.root.version:
+                trusted = trusted.accept_root(root_envelope)
+            elif found.version == trusted.root.version and found != trusted.root:
+                what = f"root version {found.version}"
+                raise Refused(RefusalCode.ROOT_CHAIN_BROKEN, what, "the document that is trusted", "another one")
+        return trusted
 
     def confirm(self, bundle: VerifiedBundle) -> TrustStore:
         """Return the store with the model's floor raised to `bundle`, which has passed its probation.

@@ -7,10 +7,11 @@ bytes, and sees what the vehicle says; it signs bad documents as willingly as go
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,24 @@ from signing import container, statement, store, trust
 from signing.bundle import VerifiedBundle
 from signing.envelope import BUNDLE_PAYLOAD_TYPE, ROOT_PAYLOAD_TYPE, Envelope, Signature, pae
 from signing.keys import Algorithm
+from signing.refusal import RefusalCode, Refused
 from signing.root import Role, Root, RootKey
 from signing.statement import Attachment, Blob, Compiler, Model, RequiredAlgorithms, Statement, Target
 
 NOW_UNIX_S = 1_800_000_000  # 2027-01-15T08:00:00Z
 HYBRID = (Algorithm.ED25519, Algorithm.ML_DSA_65)
+
+
+@contextlib.contextmanager
+def refusal(code: RefusalCode, what: str, expected: str, found: str) -> Iterator[None]:
+    """Expect exactly this refusal, sentence by sentence."""
+    try:
+        yield
+    except Refused as refused:
+        seen = (refused.code, refused.what, refused.expected, refused.found)
+        assert seen == (code, what, expected, found)
+    else:
+        raise AssertionError(f"nothing was refused; expected {code.value}: {what}")
 
 
 class ManualClock:

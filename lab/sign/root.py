@@ -151,7 +151,7 @@ def encode_root(root: Root) -> bytes:
             "revokedKeys": sorted(root.revoked_keys),
             "revokedBundles": sorted(root.revoked_bundles),
             "minimumReleases": dict(root.minimum_releases),
-            "resetFloors": sorted(root.reset_floors),
+            "resetFloors": list(root.reset_floors),
         }
     )
     decode_root(payload)
@@ -169,7 +169,7 @@ def _key_document(one: RootKey) -> dict[str, object]:
 
 def _role_document(role: Role) -> dict[str, object]:
     return {
-        "keys": sorted(role.keyids),
+        "keys": list(role.keyids),
         "threshold": role.threshold,
         "algorithms": [kind.value for kind in role.algorithms],
     }
