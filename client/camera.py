@@ -184,8 +184,10 @@ class Camera:
         *,
         in_fence: int | None = None,
         exposure_ns: int = 0,
-    ) -> None:
+    ) -> bytes:
         """Give a written frame to the daemon. Times are in the stream's clock; `eof_ns` defaults to `sof_ns`.
+
+        Returns the packet that was sent, for logs.
 
         `in_fence`: a descriptor that becomes readable when the pixels are there; it stays the caller's. Raises
         LocalProtocolError (the frame stays the camera's), ConnectionLost.
@@ -205,6 +207,7 @@ class Camera:
         )
         self._settle(frame, word)
         self._connection.send(packet, fence)
+        return packet
 
     def discard(self, frame: Frame) -> None:
         """Keep an acquired frame from the daemon; its slot is free again."""

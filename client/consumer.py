@@ -51,15 +51,18 @@ _DTYPES: Final[dict[DType, np.dtype[np.generic]]] = {
 class Delivery:
     """One result. `outputs` are the caller's own copies, in their declared dtype and shape (bfloat16 as uint16 bits).
 
-    `units`: SI symbol of each output. `missed`: results of this subscription not delivered so far, in total, as
-    the daemon counts. `sequence_word`: of the ring slot, for logs.
+    `units`: SI symbol of each output. `result`: the packet itself, for logs.
     """
 
     outputs: dict[str, NDArray[np.generic]]
     units: dict[str, str]
     receipt: Receipt
-    missed: int
-    sequence_word: int
+    result: Result
+
+    @property
+    def missed(self) -> int:
+        """Results of this subscription that were not delivered before this one, in total, as the daemon counts."""
+        return self.result.missed
 
 
 class Consumer:
@@ -170,7 +173,7 @@ class Consumer:
         self._barrier()
         if word[0] != result.slot_sequence:
             return None
-        return Delivery(outputs, self._units, Receipt.from_result(result), result.missed, result.slot_sequence)
+        return Delivery(outputs, self._units, Receipt.from_result(result), result)
 
 
 def _read(ring: mmap.mmap, start: int, output: OutputView) -> NDArray[np.generic]:
