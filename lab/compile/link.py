@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.compile.cpu_features import feature_names
 from lab.compile.toolchain import GLIBC_TARGETS, cache_folder, zig_path
 
 HERE = Path(__file__).parent
@@ -81,6 +82,21 @@ def link(kernels: Sequence[Kernel], *, arch: str, cpu: str, optimize: str = "-O2
         objects = [name[:-2] + ".o" for name in units]
         zig_cc([*machine, *LINK_FLAGS, "-o", "code.so", *objects], where)
         return (where / "code.so").read_bytes()
+
+
+def features(arch: str, cpu: str) -> tuple[str, ...]:
+    """What code for this CPU may use, in /proc/cpuinfo's words: for the statement's cpuFeatures. Raises LinkError."""
+
+    def macros_of(name: str) -> str:
+        arguments = ["-target", GLIBC_TARGETS[arch], f"-mcpu={name}", "-E", "-dM", "-x", "c", "-"]
+        return zig_cc(arguments, Path(tempfile.gettempdir()))
+
+    if arch not in GLIBC_TARGETS:
+        raise LinkError(f"no target {arch!r}; known: {', '.join(GLIBC_TARGETS)}")
+    try:
+        return feature_names(arch, cpu, macros_of)
+    except ValueError as error:
+        raise LinkError(f"{cpu}: {error}") from error
 
 
 def kernel_unit(kernels: Sequence[Kernel], first: int = 0) -> str:
