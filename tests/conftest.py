@@ -1,0 +1,26 @@
+"""What all tests share: where the sample data lies, and how hypothesis runs.
+
+Sample pictures, models and vectors are not part of the repository; they are looked for beside it and the tests that
+need them skip where they are absent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+# No deadline: a slow machine is not a defect. Derandomized: one commit has one verdict; `make fuzz` explores.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of sample data beside the repository. Skips the test where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no sample data at {SHARED}")
+    return SHARED
