@@ -1,0 +1,51 @@
+"""Where frames come from: the synthetic road camera.
+
+A source states its stream and its complete StreamFormat; `fill` writes frame `index` into a slot and returns what is
+known of it (its truth), which a recorder keeps beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abi.colour import ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
+from abi.format import make_format
+from abi.stream_format import StreamFormat
+from lab.hil.nv12 import Nv12Layout
+from lab.hil.road import Camera, RoadCamera
+
+
+class FrameSource(Protocol):
+    """Frames, in order, of one stream."""
+
+    stream: str
+    format: StreamFormat
+
+    def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
+        """Write frame `index` (from 0) into `pixels` (uint8 [bufferBytes]); returns its truth, by name and unit."""
+        ...
+
+
+class RoadSource:
+    """The synthetic road camera of `lab.hil.road`: NV12, limited range, BT.709, chroma sited left."""
+
+    stream = "road"
+
+    def __init__(self, seed: int, width: int = 1928, height: int = 1208, rate_hz: float = 20.0) -> None:
+        self.format = make_format(
+            "NV12", width, height, range=Range.LIMITED, matrix=Matrix.BT709, primaries=Primaries.BT709,
+            transfer=Transfer.BT709, chroma_site=ChromaSite.LEFT, clock=ClockId.MONOTONIC,
+            mark=TimeMark.EXPOSURE_START, period_ns=round(1e9 / rate_hz), camera_name="synthetic-road",
+        )  # fmt: skip
+        luma, chroma = self.format.planes
+        layout = Nv12Layout(width, height, luma.stride, chroma.offset, chroma.stride, luma.offset)
+        self._road = RoadCamera(seed, Camera.of_size(width, height), layout)
+
+    def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
+        """Render frame `index`; truth: lane_offset_m, heading_rad, curvature_per_m."""
+        return asdict(self._road.render_into(pixels, index))
