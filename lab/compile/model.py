@@ -96,9 +96,12 @@ def _unreadable(path: Path, found: str) -> CompileRefused:
 
 def _read(path: Path) -> Any:
     try:
-        return onnx.load(str(path))
-    except (OSError, ValueError, DecodeError) as error:
+        proto = onnx.load(str(path))  # weights that lie beside the file are read into the proto
+    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
+    if not proto.graph.node:
+        raise _unreadable(path, "no node in it")
+    return proto
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -155,11 +158,6 @@ def _refuse_initialiser(value: Any, allowed_empty: frozenset[str]) -> None:
         raise CompileRefused(
             CompileRefusal.UNSUPPORTED_DTYPE, f"initialiser {value.name!r}", expected="numbers", found="strings",
             todo="take text processing out of the model",
-        )  # fmt: skip
-    if value.data_location == TensorProto.EXTERNAL:
-        raise CompileRefused(
-            CompileRefusal.MODEL_UNREADABLE, f"initialiser {value.name!r}", expected="weights inside the .onnx file",
-            found="external data", todo="save the model with its weights in one file",
         )  # fmt: skip
 
 
