@@ -108,7 +108,7 @@ def outputs_bytes(delivery: Delivery) -> bytes:
 
 
 def pace(start_s: float, index: int, rate_hz: float) -> None:
-    """Sleep until frame `index` is due, of a clock that started at `start_s` (time.monotonic); a late one does not wait."""
+    """Sleep until frame `index` of a clock that began at `start_s` (time.monotonic) is due; late ones do not wait."""
     left_s = start_s + index / rate_hz - time.monotonic()
     if left_s > 0:
         time.sleep(left_s)
