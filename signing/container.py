@@ -96,14 +96,14 @@ def require_file_size(where: Layout, file_bytes: int) -> None:
 def require_zero_padding(where: Layout, data: memoryview) -> None:
     """Refuse any padding byte that is not zero. `data` is the whole file."""
     for span in (where.envelope, *where.blobs):
-        padding = data[span.end_bytes : span.padded_end_bytes]
-        if padding != _ZEROS[: len(padding)]:
-            first = next(i for i, byte in enumerate(padding) if byte)
+        found = bytes(data[span.end_bytes : span.padded_end_bytes])
+        if found != padding(span):
+            first = next(i for i, byte in enumerate(found) if byte)
             raise Refused(
                 RefusalCode.BAD_CONTAINER,
                 f"padding at offset {span.end_bytes + first}",
                 "zero",
-                f"{padding[first]:#04x}",
+                f"{found[first]:#04x}",
             )
 
 

@@ -63,7 +63,9 @@ def read_bundle(path: PathLike, *, limit_bytes: int) -> SealedBundle:
         layout = _claimed_layout(os.pread(memfd, _HEAD_BYTES, 0))
         container.require_file_size(layout, file.size_bytes)
         os.ftruncate(memfd, file.size_bytes)
-        data = memoryview(mmap.mmap(memfd, file.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
+        mapping = mmap.mmap(memfd, file.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        unless_sealed.callback(mapping.close)
+        data = unless_sealed.enter_context(memoryview(mapping))
         digests = _hash_behind(itertools.chain([first_bytes], _ahead(copied)), data, layout)
         container.require_zero_padding(layout, data)
         file.require_unchanged()
@@ -257,6 +259,7 @@ def _ahead(chunks: Iterator[int]) -> Iterator[int]:
                 raise value
             yield value
     finally:
+        value = None  # an error that is its own frame's local would live until the next garbage collection
         thread.join()
 
 
