@@ -17,7 +17,15 @@ import capnp
 
 from abi import canonical, schema
 from abi.graph_values import DType, NanPolicy, OutputView
-from abi.packet import MAX_PACKET_BYTES, Kind, LocalProtocolError, RefusalCode, RemoteProtocolError, encode_header
+from abi.packet import (
+    HEADER_BYTES,
+    MAX_PACKET_BYTES,
+    Kind,
+    LocalProtocolError,
+    RefusalCode,
+    RemoteProtocolError,
+    encode_header,
+)  # fmt: skip
 from abi.stream_format import StreamFormat
 
 __all__ = [
@@ -310,7 +318,7 @@ def kind_of_message(message: Message) -> Kind:
 def encode(message: Message, descriptors: int = 0) -> bytes:
     """The whole packet. Raises LocalProtocolError for a value that the schema or the packet's limit cannot hold."""
     kind = _KINDS[type(message)]
-    builder = _STRUCTS[kind][1].new_message()
+    builder = _STRUCTS[kind][1].new_message(num_first_segment_words=MAX_PACKET_BYTES // 8)  # so that one will do
     try:
         if isinstance(message, OpenStream):
             _write_open_stream(builder, message)
@@ -321,13 +329,13 @@ def encode(message: Message, descriptors: int = 0) -> bytes:
         else:
             _write_fields(builder, message)
         packet = encode_header(kind, descriptors) + bytes(builder.to_bytes())
-        decode(kind, memoryview(packet)[8:])
+        if len(packet) > MAX_PACKET_BYTES:
+            raise LocalProtocolError(kind.name, f"at most {MAX_PACKET_BYTES} bytes", f"{len(packet)} bytes")
+        decode(kind, memoryview(packet)[HEADER_BYTES:])
     except (capnp.KjException, OverflowError, TypeError, ValueError) as error:
         raise LocalProtocolError(kind.name, "values that the schema can hold", _first_line(error)) from None
     except RemoteProtocolError as error:
         raise LocalProtocolError(error.what, error.expected, error.found) from None
-    if len(packet) > MAX_PACKET_BYTES:
-        raise LocalProtocolError(kind.name, f"at most {MAX_PACKET_BYTES} bytes", f"{len(packet)} bytes")
     return packet
 
 
