@@ -130,9 +130,17 @@ class Accelerator(Protocol):
 
     name: str
 
-    def properties(self) -> Properties: ...
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that the driver enumerates, the opened one among them."""
+        ...
 
-    def memory(self) -> MemoryUse: ...
+    def properties(self) -> Properties:
+        """What the opened device is."""
+        ...
+
+    def memory(self) -> MemoryUse:
+        """What is held on the device now."""
+        ...
 
     def load(self, module: Module) -> Executable:
         """Admit the module's graph and make it ready to run. Raises AdmissionRefused or HalError."""
@@ -203,7 +211,7 @@ class DeviceOptions:
     spin_count: int = 4000
 
 
-DRIVERS = ("cpu",)
+DRIVERS = ("cpu", "opencl")
 
 
 def open_accelerator(name: str, options: DeviceOptions | None = None) -> Accelerator:
@@ -212,5 +220,9 @@ def open_accelerator(name: str, options: DeviceOptions | None = None) -> Acceler
         from hal.cpu import CpuAccelerator  # noqa: PLC0415 (a driver is loaded only where it is asked for)
 
         return CpuAccelerator(options or DeviceOptions())
+    if name == "opencl":
+        from hal.opencl import OpenClAccelerator  # noqa: PLC0415
+
+        return OpenClAccelerator(options or DeviceOptions())
     raise HalError(HalCode.UNKNOWN_DRIVER, f"no driver {name!r}", expected=", ".join(DRIVERS),
                    todo="name one of these in the configuration")  # fmt: skip

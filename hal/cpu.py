@@ -50,6 +50,9 @@ class CpuAccelerator:
         self._arch = platform.machine()
         self._features = tuple(sorted(machine_features()))
 
+    def devices(self) -> tuple[str, ...]:
+        return (cpu_name(),)
+
     def properties(self) -> Properties:
         cores = len(os.sched_getaffinity(0))
         return Properties("cpu", cpu_name(), self._arch, self._features, 1, cores, "CLOCK_MONOTONIC")
