@@ -102,23 +102,35 @@ class Reference:
                 )  # fmt: skip
 
 
-def check_other_pixels_matter(tensors: Sequence[str], results: Sequence[list[bytes]]) -> CheckResult:
-    """Refuses a bundle whose outputs are the same for every step."""
-    if all(one == results[0] for one in results[1:]):
+def _same(kinds: Sequence[str], one: Sequence[bytes], other: Sequence[bytes]) -> bool:
+    """Whether two runs gave the same values: bits would tell 0 from -0, which means nothing to a consumer."""
+    for kind, left, right in zip(kinds, one, other, strict=True):
+        dtype = np.dtype("bool" if kind == "bool8" else kind)
+        values, others = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
+        if not np.array_equal(values, others, equal_nan=kind.startswith("float")):
+            return False
+    return True
+
+
+def check_other_pixels_matter(
+    tensors: Sequence[str], kinds: Sequence[str], results: Sequence[list[bytes]]
+) -> CheckResult:
+    """Refuses a bundle whose outputs, of ABI dtypes `kinds`, are the same for every step."""
+    if all(_same(kinds, one, results[0]) for one in results[1:]):
         raise CompileRefused(
             CompileRefusal.SEED_WITHOUT_EFFECT, "outputs " + ", ".join(tensors), expected="results of the pixels",
-            found=f"the same bits for {len(results)} different frames", todo="look for a result frozen in the export",
+            found=f"the same values for {len(results)} different frames", todo="look for a result frozen in the export",
         )  # fmt: skip
     return CheckResult("other pixels give other results", f"{len(results)} different frames")
 
 
-def check_every_input_matters(spec: Spec, run: Run) -> CheckResult:
+def check_every_input_matters(spec: Spec, kinds: Sequence[str], run: Run) -> CheckResult:
     """Refuses an input that, changed alone, changes no output (cases/runtime.md row 3)."""
     still = run(step_frames(spec, 0))
     for index, one in enumerate(spec.inputs):
-        if run(step_frames(spec, 1, inputs=[index])) == still:
+        if _same(kinds, run(step_frames(spec, 1, inputs=[index])), still):
             raise CompileRefused(
                 CompileRefusal.INPUT_WITHOUT_EFFECT, f"input {one.name!r}", expected="some output that depends on it",
-                found="the same bits whatever its pixels", todo="take the input out of the spec, or mend the model",
+                found="the same values whatever its pixels", todo="take the input out of the spec, or mend the model",
             )  # fmt: skip
     return CheckResult("every input matters", ", ".join(one.name for one in spec.inputs))

@@ -130,12 +130,14 @@ def _check(spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]) -> lis
         replayed.append(captured.function.captured(frames, poison=True))
         checks.require_equal(f"step {step}: recorded calls", captured.tensors, expected, replayed[-1])
         reference.compare(frames, replayed[-1])
+    by_name = {one.name: one.dtype for one in captured.model.outputs}
+    kinds = [by_name[tensor] for tensor in captured.tensors]
     worst = ", ".join(f"{tensor} {value:.2e}" for tensor, value in reference.worst.items())
     return [
         CheckResult("eager = captured", f"bit for bit over {len(eager)} steps, arena and outputs poisoned"),
         CheckResult("onnxruntime", f"worst |difference| {worst}; allowed {spec.check.onnxruntime_tolerance:g}"),
-        checks.check_other_pixels_matter(captured.tensors, replayed),
-        checks.check_every_input_matters(spec, captured.function.captured),
+        checks.check_other_pixels_matter(captured.tensors, kinds, replayed),
+        checks.check_every_input_matters(spec, kinds, captured.function.captured),
     ]
 
 

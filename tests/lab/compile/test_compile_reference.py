@@ -19,7 +19,8 @@ def input_spec(tmp_path: Path, edits: dict[str, str] | None = None) -> InputSpec
 
 
 def rgb_of(y: float, cb: float, cr: float, range_: str, matrix: str) -> list[float]:
-    return [float(one[0]) for one in to_rgb(np.array([y]), np.array([cb]), np.array([cr]), range_=range_, matrix=matrix)]
+    codes = (np.array([float(one)]) for one in (y, cb, cr))
+    return [float(one[0]) for one in to_rgb(*codes, range_=range_, matrix=matrix)]
 
 
 def test_grey_in_full_range_is_exactly_grey() -> None:  # cases/frames.md row 8

@@ -98,5 +98,5 @@ def test_an_unreadable_file_is_refused_with_its_path(tmp_path: Path) -> None:
         with pytest.raises(CompileRefused) as refused:
             load_spec(tmp_path / "spec.toml")
         assert refused.value.code is CompileRefusal.SPEC_UNREADABLE
-    with pytest.raises(CompileRefused, match="absent.toml"):
+    with pytest.raises(CompileRefused, match=r"absent\.toml"):
         load_spec(tmp_path / "absent.toml")
