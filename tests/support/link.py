@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from abi import flat
+from abi import messages as m
 from abi.colour import ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
-from abi.flat import Submit
+from abi.flat import Release, ReleaseStatus, Submit
 from abi.format import StreamFormat, make_format
 from abi.graph_values import DType, NanPolicy, OutputView
 from abi.messages import (
@@ -21,9 +26,11 @@ from abi.messages import (
     Subscribed,
     Welcome,
 )  # fmt: skip
+from abi.packet import Kind, LocalProtocolError, RefusalCode, RemoteProtocolError, encode_header
 from abi.session import ClientSession, DaemonSession, Event
 from abi.stream import TimeLimits
 from abi.stream_format import Rect
+from abi.transitions import State
 
 WELCOME = Welcome("1.2.3", 77, 65536, 17)
 OUTPUT = OutputView("offset_m", DType.FLOAT32, (1, 2), "m", 64, 8, NanPolicy.FLAG)
@@ -95,3 +102,50 @@ def camera(**changes: Any) -> Link:
 def consumer() -> Link:
     """A consumer with one subscription."""
     return Link(Role.CONSUMER).greet().subscribe()
+
+
+def remote(call: Callable[[], object]) -> tuple[str, str, str]:
+    """What a call blames the peer for: what, expected, found."""
+    with pytest.raises(RemoteProtocolError) as caught:
+        call()
+    return caught.value.what, caught.value.expected, caught.value.found
+
+
+def local(call: Callable[[], object]) -> tuple[str, str, str]:
+    """What a call blames us for: what, expected, found."""
+    with pytest.raises(LocalProtocolError) as caught:
+        call()
+    return caught.value.what, caught.value.expected, caught.value.found
+
+
+def only(events: list[Any]) -> Any:
+    """The one event that there is."""
+    assert len(events) == 1
+    return events[0]
+
+
+def wire(message: m.Message, descriptors: int = 0) -> bytes:
+    """The packet of a message, whatever the session thinks of it."""
+    return m.encode(message, descriptors)
+
+
+def raw_submit(descriptors: int = 0, **changes: int) -> bytes:
+    """A Submit as any client could send it."""
+    fields = {
+        "stream_id": 1, "slot": 0, "generation": 1, "sequence": 1, "sof_ns": 100, "eof_ns": 100, "control_word": 2,
+        "exposure_ns": 0, "flags": descriptors, **changes,
+    }  # fmt: skip
+    return encode_header(Kind.SUBMIT, descriptors) + flat.SUBMIT.pack(Submit(**fields))
+
+
+def refuse(daemon: DaemonSession, now_ns: int | None = None, **changes: int) -> RefusalCode:
+    """Submit and expect a refusal, which names the very frame; the session goes on."""
+    packet = raw_submit(**changes)
+    release = daemon.receive_submit(packet, 0, now_ns)
+    assert isinstance(release, Release), release
+    submit = flat.SUBMIT.unpack(packet, 8)
+    assert release[:4] == submit[:4]
+    assert (release.status, release.held_ns) == (ReleaseStatus.REFUSED, 0)
+    assert daemon.pack_release(release)[:8] == encode_header(Kind.RELEASE)
+    assert daemon.state is State.OPEN
+    return RefusalCode(release.code)
