@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 ZERO_HASH = "0" * 64
 LINE_LIMIT_BYTES = 16 << 10
@@ -85,14 +86,14 @@ class AuditLog:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         cut_bytes, self._head = self._recover()
         if cut_bytes:
-            self.append("audit.repaired", cut_bytes=cut_bytes)
+            self.append("audit.repaired", {"cut_bytes": cut_bytes})
 
     @property
     def head(self) -> ChainHead:
         """The chain's end, to be pinned elsewhere."""
         return self._head
 
-    def append(self, event: str, *, durable: bool = True, **fields: Value) -> None:
+    def append(self, event: str, fields: Mapping[str, Value] = MappingProxyType({}), *, durable: bool = True) -> None:
         """Writes one entry; with `durable` it is on the disk when this returns. OSError when it cannot be written."""
         with self._lock:
             line = encode_entry(self._head, int(time.time()), event, fields)

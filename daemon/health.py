@@ -47,6 +47,10 @@ class Watchdog:
         # 0: systemd asked for no watchdog.
         self._next_ns = 0
 
+    def due_ns(self) -> int | None:
+        """When the next one is due; None when systemd asked for none."""
+        return self._next_ns if self.period_ns else None
+
     def turn(self, now_ns: int) -> None:
         """The loop has done one turn of its work; `now_ns` is CLOCK_MONOTONIC."""
         if self.period_ns and now_ns >= self._next_ns:

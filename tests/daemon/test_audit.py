@@ -12,7 +12,7 @@ def written(folder: Path, entries: int) -> Path:
     path = folder / "audit.jsonl"
     log = AuditLog(str(path))
     for number in range(entries):
-        log.append("bundle.refused", path=f"model-{number}.fenced", code="no-valid-signature")
+        log.append("bundle.refused", {"path": f"model-{number}.fenced", "code": "no-valid-signature"})
     log.close()
     return path
 
@@ -78,7 +78,7 @@ def test_an_entry_beyond_the_limit_is_refused_and_writes_nothing(tmp_path: Path)
     path = written(tmp_path, 1)
     log = AuditLog(str(path))
     with pytest.raises(ValueError, match="at most"):
-        log.append("bundle.refused", path="x" * 20_000)
+        log.append("bundle.refused", {"path": "x" * 20_000})
     assert verify(str(path)).entries == 1
 
 

@@ -24,7 +24,7 @@ _SEALED = (
 folder = sys.argv[1]
 os.chdir(folder)
 log = audit.AuditLog(folder + "/audit.jsonl")
-guard.on_violation(lambda act, detail: log.append("guard.refused", act=act.value, detail=detail))
+guard.on_violation(lambda act, detail: log.append("guard.refused", {"act": act.value, "detail": detail}))
 network = socket.socket(fileno=int(sys.argv[2]))
 code_before_seal = compile("1+1", "<text>", "eval")
 guard.seal(readable=("/etc/hostname",), writable=(folder,))

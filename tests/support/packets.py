@@ -23,9 +23,12 @@ MESSAGES: dict[Kind, m.Message] = {
         m.Command(m.CommandKind.STATUS), m.Reply(m.CommandKind.STATUS, "{}"),
     )
 }  # fmt: skip
+RESULT = Result(*[0] * len(Result._fields))._replace(
+    subscription_id=5, slot=1, slot_sequence=2, receipt_fence_status=1, receipt_frame_count=1
+)
 EXAMPLE_DESCRIPTORS = {Kind.REGISTER_BUFFERS: 4, Kind.SUBSCRIBED: 1}
 EXAMPLES = {kind: wire(message, EXAMPLE_DESCRIPTORS.get(kind, 0)) for kind, message in MESSAGES.items()} | {
     Kind.SUBMIT: encode_header(Kind.SUBMIT) + flat.SUBMIT.pack(Submit(1, 0, 1, 1, 0, 0, 0, 0, 0)),
     Kind.RELEASE: encode_header(Kind.RELEASE) + flat.RELEASE.pack(Release(1, 0, 1, 1, 0, 0, 0)),
-    Kind.RESULT: encode_header(Kind.RESULT) + flat.RESULT.pack(Result(*[0] * len(Result._fields))),
+    Kind.RESULT: encode_header(Kind.RESULT) + flat.RESULT.pack(RESULT),
 }

@@ -1,0 +1,64 @@
+"""Loading bundles while frames go on: one at a time, on a thread of its own, its outcome brought back to the loop.
+
+Hashing, verification, admission and self-test take from milliseconds to seconds; the loop must not wait for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from daemon.loop import Loop
+from daemon.models import LoadedModel, ModelLoader
+from daemon.refusal import ModelRefused, Step
+
+OnLoaded = Callable[["LoadedModel | ModelRefused"], None]
+
+
+class Activator:
+    """Runs `ModelLoader.load` off the loop's thread."""
+
+    def __init__(self, loader: ModelLoader, loop: Loop) -> None:
+        self._loader = loader
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a bundle is being loaded."""
+        return self._thread is not None
+
+    def load(self, path: str, on_loaded: OnLoaded) -> None:
+        """Loads the bundle; `on_loaded` is called on the loop's thread. RuntimeError while one is being loaded."""
+        if self._thread is not None:
+            raise RuntimeError("a bundle is being loaded already")
+        self._thread = threading.Thread(target=self._run, args=(path, on_loaded), name="fenced-load", daemon=True)
+        self._thread.start()
+
+    def join(self, at_most_ns: int) -> None:
+        """Waits for a load that goes on, for the end of the process. Its outcome is dropped."""
+        if self._thread is not None:
+            self._thread.join(at_most_ns / 1e9)
+
+    def _run(self, path: str, on_loaded: OnLoaded) -> None:
+        outcome: LoadedModel | ModelRefused
+        try:
+            outcome = self._loader.load(path)
+        except ModelRefused as refused:
+            outcome = refused
+        except Exception as fault:  # the bulkhead: whatever a bundle sets off, what serves now goes on serving
+            outcome = ModelRefused(
+                Step.LOAD,
+                "fault",
+                f"loading {path[:256]!r}",
+                expected="a decision",
+                found=f"{type(fault).__name__}: {str(fault)[:256]}",
+                todo="report this with the bundle; it is a fault of the daemon",
+            )
+        self._loop.call_soon(lambda: self._finish(outcome, on_loaded))
+
+    def _finish(self, outcome: LoadedModel | ModelRefused, on_loaded: OnLoaded) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        on_loaded(outcome)

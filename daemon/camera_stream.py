@@ -1,0 +1,162 @@
+"""One open camera stream: its leases, its memory, and the frames the daemon holds of it. It may outlive its camera.
+
+The pipeline takes frames from here and gives them back. However a frame ends, it ends in `end`, which moves the lease,
+counts it in the ledger and sends the Release. A slot in flight ends only by its fence or a reset of the device.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from abi.flat import ReleaseStatus, Submit
+from abi.format import StreamFormat
+from abi.lease import LeaseEvent
+from abi.ledger import Ledger
+from abi.packet import RefusalCode
+from abi.receipt import FrameReceipt
+from abi.session import DaemonSession
+from daemon.clocks import ClockMap
+from daemon.config import Isolation, StreamPolicy
+from daemon.in_fence import FenceOutcome, InFences
+from daemon.scheduler import Waiting
+from daemon.slots import Slots
+from hal.accelerator import Accelerator, DeviceBuffer
+
+
+class FrameSink(Protocol):
+    """Where a stream's frames go: one input of a pipeline."""
+
+    def offer(self, frame: Waiting) -> None:
+        """Takes a frame whose pixels are ready."""
+        ...
+
+
+class CameraEnd(Protocol):
+    """The session that opened the stream."""
+
+    session: DaemonSession
+
+    def push(self, packet: bytes) -> None:
+        """Sends a packet to the camera."""
+        ...
+
+    def bye(self, reason: str) -> None:
+        """Ends the session."""
+        ...
+
+
+class CameraStream:
+    """A stream between OpenStream and the end of its last frame.
+
+    `position`: its place in the entrypoint's contract. `counters`: why frames were lost, beyond the ledger's columns.
+    """
+
+    def __init__(self, camera: CameraEnd, stream_id: int, policy: StreamPolicy, position: int) -> None:
+        contract = camera.session.streams[stream_id]
+        self.stream_id = stream_id
+        self.name = contract.name
+        self.format: StreamFormat = contract.format
+        self.ledger: Ledger = contract.ledger
+        self.policy = policy
+        self.position = position
+        self.closed = False
+        self.counters: dict[str, int] = {}
+        self.sink: FrameSink | None = None
+        self.camera = camera
+        self._session = camera.session
+        self._contract = contract
+        self._push = camera.push
+        self._clock = ClockMap(contract.format.clock)
+        self._slots: Slots | None = None
+        self._private: DeviceBuffer | None = None
+        self._submits: list[Submit | None] = []
+        self._received_ns: list[int] = []
+
+    def register(self, slots: Slots, accelerator: Accelerator) -> None:
+        """The camera's buffers are here."""
+        self._slots = slots
+        self._submits = [None] * len(slots.buffers)
+        self._received_ns = [0] * len(slots.buffers)
+        if self.policy.isolation is Isolation.COPY:
+            self._private = accelerator.allocate(f"private copy of {self.name}", self.format.buffer_bytes)
+
+    def sample_clock(self, now_ns: int) -> None:
+        """Tells the session machine the clock's present offset, before it judges a frame's age."""
+        self._contract.clock_offset_ns = -self._clock.to_monotonic(0, now_ns)
+
+    @property
+    def clock_error_ns(self) -> int:
+        """Bound on the error of this stream's times in CLOCK_MONOTONIC."""
+        return self._clock.error_ns
+
+    def receive(self, submit: Submit, now_ns: int) -> Waiting:
+        """The session machine has taken the frame over; it is the daemon's from here."""
+        self._submits[submit.slot] = submit
+        self._received_ns[submit.slot] = now_ns
+        sof_ns = self._clock.to_monotonic(submit.sof_ns, now_ns)
+        return Waiting(self.position, submit.slot, submit.generation, submit.sequence, sof_ns)
+
+    def forward(self, frame: Waiting, now_ns: int, fences: InFences, descriptor: int | None) -> None:
+        """Lets the frame run once its pixels are ready; `descriptor` is its in-fence, owned from here."""
+        if descriptor is None:
+            self._ready(frame)
+        else:
+            fences.wait(descriptor, now_ns, lambda outcome: self._fenced(frame, outcome))
+
+    def _fenced(self, frame: Waiting, outcome: FenceOutcome) -> None:
+        if self.closed or outcome is not FenceOutcome.SIGNALED:
+            self.count("closed" if self.closed else outcome.value)
+            self.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
+            return
+        self._ready(frame)
+
+    def _ready(self, frame: Waiting) -> None:
+        if self.sink is None:
+            self.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
+        else:
+            self.sink.offer(frame)
+
+    def count(self, reason: str) -> None:
+        """One more frame for this reason."""
+        self.counters[reason] = self.counters.get(reason, 0) + 1
+
+    def bind(self, frame: Waiting) -> DeviceBuffer | None:
+        """The frame's memory for the device, or None when it was overwritten since it was submitted (torn)."""
+        assert self._slots is not None
+        shared = self._slots.buffers[frame.slot]
+        if self._private is None:
+            self._slots.samples[frame.slot].take()
+            return shared if self._word_holds(frame.slot) else None
+        self._private.view[:] = shared.view[: self.format.buffer_bytes]
+        return self._private if self._word_holds(frame.slot) else None
+
+    def is_intact(self, frame: Waiting) -> bool:
+        """Whether the device read what was submitted: asked once the fence has signalled."""
+        assert self._slots is not None
+        if self._private is not None:
+            return True
+        return self._word_holds(frame.slot) and self._slots.samples[frame.slot].is_unchanged()
+
+    def _word_holds(self, slot: int) -> bool:
+        assert self._slots is not None
+        submit = self._submits[slot]
+        return submit is not None and self._slots.control_word(slot) == submit.control_word
+
+    def start(self, frame: Waiting) -> None:
+        """The device has the frame."""
+        self._session.start(self.stream_id, frame.slot)
+
+    def end(self, frame: Waiting, event: LeaseEvent, status: ReleaseStatus, code: RefusalCode = RefusalCode.OK) -> None:
+        """The frame's end: lease, ledger, and a Release for a camera that is still there."""
+        held_ns = max(0, time.monotonic_ns() - self._received_ns[frame.slot])
+        self._submits[frame.slot] = None
+        packet = self._session.release(self.stream_id, frame.slot, event, status, code, held_ns=held_ns)
+        if packet is not None:
+            self._push(packet)
+
+    def receipt(self, frame: Waiting) -> FrameReceipt:
+        """What a result says of the frame."""
+        submit = self._submits[frame.slot]
+        assert submit is not None
+        return FrameReceipt(self.position, frame.slot, frame.sequence, frame.generation, submit.sof_ns, frame.sof_ns)

@@ -1,0 +1,112 @@
+"""An operator's session: one command at a time, each answered by a Reply or a Refusal once it has been carried out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from abi import messages as m
+from abi.messages import CommandKind, Role
+from abi.packet import Kind, RefusalCode
+from abi.session import Event
+from daemon.config import Config
+from daemon.peer import Arrival, Peer, PeerContext
+from daemon.transport import Descriptors
+
+Body = Mapping[str, object]
+Done = Callable[["Body | CommandRefused"], None]
+
+
+class CommandRefused(Exception):
+    """A command was not carried out; nothing changed."""
+
+    def __init__(self, code: RefusalCode, what: str, expected: str, found: str, action: str) -> None:
+        super().__init__(f"{what}: expected {expected}, found {found}; {action}")
+        self.refusal = m.Refusal(code, Kind.COMMAND, what, expected, found, action)
+
+
+class ControlHost(Protocol):
+    """What an operator's session needs of the daemon. A long command calls `done` on the loop's thread later."""
+
+    config: Config
+
+    def status(self) -> Body: ...
+
+    def metrics(self) -> str: ...
+
+    def activate(self, path: str, done: Done) -> None: ...
+
+    def rollback(self, model: str, done: Done) -> None: ...
+
+    def drain(self, done: Done) -> None: ...
+
+    def resume(self, done: Done) -> None: ...
+
+    def reset_state(self, model: str, done: Done) -> None: ...
+
+    def set_aux(self, message: m.SetAux, now_ns: int) -> m.Refusal | None: ...
+
+
+class ControlPeer(Peer):
+    """See the module."""
+
+    role = Role.CONTROL
+
+    def __init__(
+        self, arrival: Arrival, context: PeerContext, on_closed: Callable[[Peer], None], host: ControlHost
+    ) -> None:
+        self._host = host
+        self._pending = False
+        super().__init__(arrival, context, on_closed)
+
+    @property
+    def may_idle(self) -> bool:
+        """While a command is carried out it is the daemon that is silent."""
+        return self._pending
+
+    def may_enter(self) -> bool:
+        return self.permits(self._host.config.control)
+
+    def handle(self, event: Event, descriptors: Descriptors, now_ns: int) -> None:
+        match event:
+            case m.Command():
+                self._pending = True
+                self._carry_out(event)
+            case m.SetAux():
+                refusal = self._host.set_aux(event, now_ns)
+                if refusal is not None:
+                    self.refuse(refusal)
+            case _:
+                super().handle(event, descriptors, now_ns)
+
+    def _carry_out(self, command: m.Command) -> None:
+        def done(outcome: Body | CommandRefused) -> None:
+            if isinstance(outcome, CommandRefused):
+                self._pending = False
+                self.refuse(outcome.refusal)
+            else:
+                self._reply(command, json.dumps(outcome, separators=(",", ":")))
+
+        host, argument = self._host, command.argument
+        match command.command:
+            case CommandKind.STATUS:
+                done(host.status())
+            case CommandKind.METRICS:
+                self._reply(command, host.metrics())
+            case CommandKind.ACTIVATE:
+                host.activate(argument, done)
+            case CommandKind.ROLLBACK:
+                host.rollback(argument, done)
+            case CommandKind.DRAIN:
+                host.drain(done)
+            case CommandKind.RESUME:
+                host.resume(done)
+            case CommandKind.RESET_STATE:
+                host.reset_state(argument, done)
+            case CommandKind.UNSPECIFIED:  # the session machine has refused it already
+                raise TypeError("an unspecified command")
+
+    def _reply(self, command: m.Command, body: str) -> None:
+        self._pending = False
+        self.say(m.Reply(command.command, body))

@@ -1,0 +1,145 @@
+"""The way of a model on the vehicle: read, verified, admitted, loaded, self-tested; then it may serve.
+
+`ModelLoader.load` does all of it on whatever thread calls it, and either returns a LoadedModel or raises ModelRefused
+with nothing left behind. What serves now is `daemon.service`'s matter; nothing here touches it.
+"""
+
+import hashlib
+import platform
+import time
+from dataclasses import dataclass
+
+from abi.graph import HAL_VERSION, Graph, GraphError, decode
+from abi.messages import is_name
+from abi.packet import ABI_VERSION
+from daemon import guard
+from daemon.audit import AuditLog
+from daemon.refusal import ModelRefused, Step, refused
+from daemon.selftest import TestReport, self_test
+from hal.accelerator import Accelerator, Executable, Module, SealedSpan
+from hal.error import HalError
+from hal.refusal import AdmissionRefused
+from signing import store
+from signing.bundle import SealedBundle, VerifiedBundle
+from signing.refusal import Refused
+from signing.trust import Machine, TrustStore, verify_bundle
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that passed everything and is ready to serve. `load_ns`: how long that took."""
+
+    path: str
+    bundle: VerifiedBundle
+    graph: Graph
+    executable: Executable
+    report: TestReport
+    load_ns: int
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.bundle.statement.model.name
+
+    @property
+    def label(self) -> str:
+        """Name, version and release, for people."""
+        model = self.bundle.statement.model
+        return f"{model.name} {model.version} (release {model.release})"
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the signed statement, 32 bytes."""
+        return bytes.fromhex(self.bundle.digest)
+
+    def unload(self, accelerator: Accelerator) -> None:
+        """Frees device and memory; what is in flight is cancelled. Raises HalError when the device does not let go."""
+        accelerator.unload(self.executable)
+        self.bundle.close()
+
+
+def describe_machine(accelerator: Accelerator, memory_bytes: int) -> Machine:
+    """This machine, as a bundle's target is compared with it. `memory_bytes`: what one model may use."""
+    properties = accelerator.properties()
+    return Machine(
+        driver=properties.driver,
+        arch=properties.arch or platform.machine(),
+        cpu_features=frozenset(properties.features),
+        memory_bytes=memory_bytes,
+        abi_version=ABI_VERSION,
+        hal_version=HAL_VERSION,
+    )
+
+
+class ModelLoader:
+    """Loads bundles under one trust onto one accelerator; every decision goes to the audit log."""
+
+    def __init__(
+        self, accelerator: Accelerator, trust: TrustStore, machine: Machine, audit: AuditLog, limit_bytes: int
+    ) -> None:
+        self._accelerator = accelerator
+        self._trust = trust
+        self._machine = machine
+        self._audit = audit
+        self._limit_bytes = limit_bytes
+
+    def load(self, path: str) -> LoadedModel:
+        """The model in the bundle at `path`, ready to serve. Raises ModelRefused, after the audit log has it."""
+        began_ns = time.monotonic_ns()
+        try:
+            bundle = self._verify(path)
+            try:
+                graph, executable, report = self._prepare(bundle)
+            except BaseException:
+                bundle.close()
+                raise
+        except (Refused, GraphError, AdmissionRefused, HalError) as error:
+            raise self._note(path, refused(error)) from error
+        except ModelRefused as error:
+            raise self._note(path, error) from error
+        model = LoadedModel(path, bundle, graph, executable, report, time.monotonic_ns() - began_ns)
+        stated = bundle.statement.model
+        self._audit.append(
+            "bundle.accepted",
+            {
+                "path": path[:1024],
+                "model": stated.name,
+                "version": stated.version,
+                "release": stated.release,
+                "digest": bundle.digest,
+                "trust_epoch": bundle.trust_epoch,
+            },
+        )
+        return model
+
+    def _verify(self, path: str) -> VerifiedBundle:
+        sealed: SealedBundle = store.read_bundle(path, limit_bytes=self._limit_bytes)
+        try:
+            return verify_bundle(sealed, self._trust, machine=self._machine, now_unix_s=int(time.time()))
+        except BaseException:
+            sealed.close()
+            raise
+
+    def _prepare(self, bundle: VerifiedBundle) -> tuple[Graph, Executable, TestReport]:
+        name = bundle.statement.model.name
+        if not is_name(name):
+            raise ModelRefused(
+                Step.CONTRACT, "model-name", f"model name {name!r}", expected="1 to 64 of a-z 0-9 _ . -", found=name,
+                todo="give the model such a name in its spec and compile it again",
+            )  # fmt: skip
+        graph = decode(bundle.blob("graph"))
+        code = bundle.blob("code")
+        module = Module(graph, code, bundle.blob("weights"), SealedSpan(bundle.memfd, *bundle.blob_span("weights")))
+        with guard.loading(hashlib.sha256(code).hexdigest()):
+            executable = self._accelerator.load(module)
+        try:
+            report = self_test(self._accelerator, executable, bundle.blob("goldens"))
+        except BaseException:
+            self._accelerator.unload(executable)
+            raise
+        return graph, executable, report
+
+    def _note(self, path: str, error: ModelRefused) -> ModelRefused:
+        words = {key: text[:512] for key, text in error.as_dict().items()}
+        self._audit.append("bundle.refused", {"path": path[:1024], **words})
+        return error

@@ -1,0 +1,73 @@
+"""Why a model was refused: one exception for every step on its way, with the step's own code and words.
+
+The text is the same in the log, the audit trail, the control socket and the command line.
+"""
+
+from enum import Enum
+
+from abi.graph import GraphError
+from hal.error import HalError
+from hal.refusal import AdmissionRefused
+from signing.refusal import Refused
+
+
+class Step(Enum):
+    """Where on its way a model was refused."""
+
+    TRUST = "trust"  # read and verified
+    CONTRACT = "contract"  # what it asks of streams and of the other models
+    ADMISSION = "admission"  # the graph's static proof
+    LOAD = "load"  # the driver
+    SELF_TEST = "self-test"  # golden vectors and warm-up
+
+
+class ModelRefused(Exception):
+    """A bundle was not activated; whatever served before goes on serving. `code` is stable, for scripts."""
+
+    def __init__(self, step: Step, code: str, what: str, *, expected: str, found: str, todo: str) -> None:
+        super().__init__(f"{code}: {what}: expected {expected}, found {found}. {todo}")
+        self.step = step
+        self.code = code
+        self.what = what
+        self.expected = expected
+        self.found = found
+        self.todo = todo
+
+    def as_dict(self) -> dict[str, str]:
+        """The refusal as plain strings."""
+        return {
+            "step": self.step.value,
+            "code": self.code,
+            "what": self.what,
+            "expected": self.expected,
+            "found": self.found,
+            "todo": self.todo,
+        }
+
+
+Cause = Refused | GraphError | AdmissionRefused | HalError
+
+
+def refused(cause: Cause) -> ModelRefused:
+    """The refusal of a step, in the one form."""
+    expected, found = "", ""
+    if isinstance(cause, Refused):
+        step, code, what, todo = Step.TRUST, cause.code.value, cause.what, cause.todo
+        expected, found = cause.expected, cause.found
+    elif isinstance(cause, GraphError):
+        step, code, what = Step.ADMISSION, cause.code.name.lower().replace("_", "-"), f"graph: {cause.what}"
+        todo = "compile the model again with a matching version of the lab tools"
+    elif isinstance(cause, AdmissionRefused):
+        step, code, what, todo = Step.ADMISSION, cause.code.value, f"{cause.where}: {cause.what}", cause.todo
+        expected, found = cause.expected, cause.found
+    else:
+        step, code, what, todo = Step.LOAD, cause.code.value, cause.what, cause.todo
+        expected, found = cause.expected, cause.found
+    return ModelRefused(
+        step,
+        code,
+        what,
+        expected=expected or "a model that this machine can run",
+        found=found or "one that it cannot",
+        todo=todo or "look at the daemon's log",
+    )

@@ -1,0 +1,191 @@
+"""Which models serve: their pipelines by name, the one before each, and the switch between two frames.
+
+A switch waits until the old model's run has ended, then moves streams, waiting frames, state and aux values over and
+starts the new one; the old one stays loaded for a rollback. Consumers keep their ring where the outputs are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from abi.flat import ReleaseStatus
+from abi.format import mismatches
+from abi.lease import LeaseEvent
+from daemon.camera_stream import CameraStream
+from daemon.config import Config
+from daemon.loop import Loop
+from daemon.models import LoadedModel
+from daemon.pipeline import Pipeline, Publish
+from daemon.refusal import ModelRefused, Step
+from daemon.ring import ResultRing
+from daemon.scheduler import Waiting
+from hal.accelerator import Accelerator
+
+OnSwitched = Callable[[Pipeline], None]
+OnEnded = Callable[[str, str], None]  # model name, reason: its consumers must subscribe again
+
+
+class Roster:
+    """The active pipelines. `publisher` makes what a pipeline calls for each result, by model name."""
+
+    def __init__(
+        self, accelerator: Accelerator, config: Config, loop: Loop, publisher: Callable[[str], Publish]
+    ) -> None:
+        self.pipelines: dict[str, Pipeline] = {}
+        self.previous: dict[str, LoadedModel] = {}
+        self.on_device_error: Callable[[], None] = lambda: None
+        self.on_outputs_changed: OnEnded = lambda model, reason: None
+        self.paused = False
+        self._accelerator = accelerator
+        self._config = config
+        self._loop = loop
+        self._publisher = publisher
+        self._switching: set[str] = set()
+        loop.add_timer(self._due_ns, self._expire)
+
+    def input_of(self, stream: str) -> tuple[Pipeline, int] | None:
+        """The pipeline that takes a stream of this name, and the stream's position in its contract."""
+        for pipeline in self.pipelines.values():
+            for position, one in enumerate(pipeline.inputs):
+                if one.stream == stream:
+                    return pipeline, position
+        return None
+
+    def refuse_conflicts(self, model: LoadedModel) -> None:
+        """Raises ModelRefused when the model takes a stream that another one takes, or one stream twice."""
+        wanted = [model.graph.frames[index].stream for index in model.graph.entrypoints[0].frames]
+        for stream in wanted:
+            found = self.input_of(stream)
+            if wanted.count(stream) > 1 or (found is not None and found[0].model.name != model.name):
+                other = "the same model" if found is None else found[0].model.label
+                raise ModelRefused(
+                    Step.CONTRACT,
+                    "stream-taken",
+                    f"stream {stream} of {model.label}",
+                    expected="a stream that no other model takes",
+                    found=f"also taken by {other}",
+                    todo="give the streams of the models different names",
+                )
+
+    def switch(self, model: LoadedModel, on_switched: OnSwitched) -> None:
+        """Lets `model` serve in place of the one of its name, between two runs; then calls `on_switched`.
+
+        The one that served before is kept in `previous`; the one before that is unloaded.
+        """
+        name = model.name
+        if name in self._switching:
+            raise RuntimeError(f"{name} is being switched already")
+        old = self.pipelines.get(name)
+        ring = old.ring if old is not None else None
+        outputs = tuple(model.graph.outputs[index].view for index in model.graph.entrypoints[0].outputs)
+        changed = ring is not None and ring.outputs != outputs
+        if ring is None or changed:
+            ring = ResultRing(name, outputs, self._config.limits.ring_slots)
+        new = Pipeline(model, self._accelerator, ring, self._config, self._loop)
+        new.on_publish = self._publisher(name)
+        new.on_device_error = self.on_device_error
+        if old is None:
+            self._start(new)
+            on_switched(new)
+            return
+        self._switching.add(name)
+
+        def idle() -> None:
+            self._hand_over(old, new)
+            self._start(new)
+            self._switching.discard(name)
+            if changed:
+                self.on_outputs_changed(name, f"the outputs of {name} changed; subscribe again")
+                old.ring.close()
+            on_switched(new)
+
+        old.between_runs(idle)
+
+    def pause(self) -> None:
+        """Starts no more runs in any model; frames that wait are given back."""
+        self.paused = True
+        for pipeline in self.pipelines.values():
+            pipeline.pause()
+
+    def resume(self) -> None:
+        """Starts runs again."""
+        self.paused = False
+        for pipeline in self.pipelines.values():
+            pipeline.resume()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any run is on the device."""
+        return any(pipeline.busy for pipeline in self.pipelines.values())
+
+    def between_runs(self, call: Callable[[], None]) -> None:
+        """Calls `call` once no model has a run on the device. To be used while paused."""
+        busy = next((pipeline for pipeline in self.pipelines.values() if pipeline.busy), None)
+        if busy is None:
+            call()
+        else:
+            busy.between_runs(lambda: self.between_runs(call))
+
+    def after_device_reset(self) -> None:
+        """The device was reset: every run in flight is lost."""
+        for pipeline in list(self.pipelines.values()):
+            pipeline.after_device_reset()
+
+    def close(self) -> None:
+        """Forgets everything; for the end of the process."""
+        for pipeline in self.pipelines.values():
+            pipeline.ring.close()
+        self.pipelines.clear()
+
+    def _start(self, pipeline: Pipeline) -> None:
+        self.pipelines[pipeline.model.name] = pipeline
+        if self.paused:
+            pipeline.pause()
+
+    def _hand_over(self, old: Pipeline, new: Pipeline) -> None:
+        """Everything that outlives a switch; called between two runs."""
+        waiting = old.retire()
+        _hand_state_over(old, new)
+        new.aux.take_over(old.aux)
+        for source in [source for source in old.sources if source is not None]:
+            self._move(source, new, [frame for frame in waiting if frame.stream == source.position])
+        stale = self.previous.pop(old.model.name, None)
+        if stale is not None and stale is not new.model:
+            stale.unload(self._accelerator)
+        self.previous[old.model.name] = old.model
+
+    def _move(self, source: CameraStream, new: Pipeline, waiting: list[Waiting]) -> None:
+        position = next((at for at, one in enumerate(new.inputs) if one.stream == source.name), None)
+        if position is None or mismatches(new.inputs[position].format, source.format):
+            for frame in waiting:
+                source.count("model changed")
+                source.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
+            source.sink = None
+            source.camera.bye(f"{new.model.label} does not take this stream; open it anew")
+            return
+        source.position = position
+        new.attach(source)
+        for frame in waiting:
+            new.offer(frame._replace(stream=position))
+
+    def _due_ns(self) -> int | None:
+        due = [at for at in (pipeline.due_ns() for pipeline in self.pipelines.values()) if at is not None]
+        return min(due, default=None)
+
+    def _expire(self, now_ns: int) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.expire(now_ns)
+
+
+def _hand_state_over(old: Pipeline, new: Pipeline) -> None:
+    """State buffers of the same name, dtype and shape go over where both contracts say so; the others start anew."""
+    new.model.executable.reset_state()
+    before = {state.name: state for state in old.model.graph.states}
+    moved = 0
+    for state in new.model.graph.states:
+        source = before.get(state.name)
+        same = source is not None and (source.dtype, source.shape) == (state.dtype, state.shape)
+        if state.hand_over and same:
+            new.model.executable.state(state.name)[:] = old.model.executable.state(state.name)
+            moved += 1
+    new.continue_epoch(old.state_epoch, was_reset=moved < len(new.model.graph.states))

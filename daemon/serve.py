@@ -1,0 +1,91 @@
+"""`fenced serve`: the guard first, then everything else; returns the exit status.
+
+Exit statuses: 0 stopped in order, 1 a fault, 2 a wrong configuration, 3 refused (the process is not clean, a bundle or
+root was refused, the sockets are taken). The refusal's code stands on stderr.
+"""
+
+# ruff: noqa: PLC0415 (nothing may be imported before the guard is installed)
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from daemon import guard
+
+if TYPE_CHECKING:
+    from daemon.config import Config
+    from daemon.log import Log
+    from daemon.service import Service
+
+
+def serve(config_path: str) -> int:
+    """Serves until SIGTERM or SIGINT. The process is the daemon's own: it is guarded, and sealed once models serve."""
+    guard.install()
+    from daemon import record
+
+    try:
+        guard.assert_clean()
+        record.assert_as_installed()
+    except guard.DirtyProcess as dirty:
+        print(f"fenced: dirty-process: {dirty}", file=sys.stderr)
+        return 3
+    return _serve_clean(config_path)
+
+
+def _serve_clean(config_path: str) -> int:
+    from daemon.audit import AuditBroken
+    from daemon.config import ConfigError, load
+    from daemon.sockets import SocketsTaken
+    from hal.error import HalError
+    from signing.refusal import Refused
+
+    try:
+        return _run(load(config_path))
+    except ConfigError as error:
+        print(f"fenced: bad-configuration: {error}", file=sys.stderr)
+        return 2
+    except SocketsTaken as error:
+        print(f"fenced: sockets-taken: {error}", file=sys.stderr)
+    except Refused as error:
+        print(f"fenced: {error}", file=sys.stderr)
+    except AuditBroken as error:
+        print(f"fenced: audit-broken: {error}", file=sys.stderr)
+    except (HalError, OSError, ValueError) as error:
+        print(f"fenced: {error}", file=sys.stderr)
+        return 1
+    return 3
+
+
+def _run(config: Config) -> int:
+    import gc
+    import signal
+
+    from daemon import health
+    from daemon.log import Log
+    from daemon.service import Service
+
+    log = Log(prefix_levels="JOURNAL_STREAM" in os.environ)
+
+    def ready() -> None:
+        gc.collect()
+        gc.freeze()  # what is loaded now stays; the collector need not look at it again
+        os.chdir(config.state_directory)
+        readable = (*config.bundle_directories, os.path.dirname(config.root_path))
+        guard.seal(readable=readable, writable=(config.state_directory, config.socket_directory))
+
+    service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
+    guard.on_violation(lambda act, detail: _report(service, log, act, detail))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.request_stop())
+    return service.run()
+
+
+_REPORTED_ACTS = 1000  # more are only counted: an audit log must not be filled by what it reports
+
+
+def _report(service: Service, log: Log, act: guard.Act, detail: str) -> None:
+    log.error(f"forbidden act ({act.value}): {detail}")
+    if sum(guard.counts().values()) <= _REPORTED_ACTS:
+        service.audit.append("guard.refused", {"act": act.value, "detail": detail[:1024]})

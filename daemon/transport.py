@@ -1,0 +1,107 @@
+"""Packets and descriptors over one connected SOCK_SEQPACKET socket, without ever blocking.
+
+A received descriptor is owned by its `Descriptors` until it is taken; whatever is left is closed, whatever goes wrong,
+so that no packet can leak one. A packet longer than the buffer, or with more descriptors than a packet may carry, is
+told from one that fits.
+"""
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from abi.packet import MAX_DESCRIPTORS
+
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
+_SO_PEERGROUPS = 59  # asm-generic/socket.h
+_GROUPS_LIMIT = 1024
+
+
+class Credentials(NamedTuple):
+    """Who is at the other end, as the kernel says (SO_PEERCRED, SO_PEERGROUPS), taken when it connected."""
+
+    pid: int
+    uid: int
+    gids: frozenset[int]
+
+
+class Descriptors:
+    """The descriptors that came with one packet."""
+
+    def __init__(self, received: Sequence[int] = ()) -> None:
+        self._held = list(received)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The descriptors; they stay owned by this object."""
+        return tuple(self._held)
+
+    def take(self, index: int) -> int:
+        """Hands one descriptor over to the caller. The others move up."""
+        return self._held.pop(index)
+
+    def close(self) -> None:
+        """Closes what was not taken."""
+        while self._held:
+            os.close(self._held.pop())
+
+
+class Received(NamedTuple):
+    """One packet; `truncated` when it or its descriptors were more than fits."""
+
+    data: memoryview
+    descriptors: Descriptors
+    truncated: bool
+
+
+class Receiver:
+    """A reusable receive buffer of `packet_bytes`. The data of a packet is valid until the next `receive`."""
+
+    def __init__(self, packet_bytes: int) -> None:
+        self._view = memoryview(bytearray(packet_bytes))
+        self._buffers = [self._view]
+
+    def receive(self, connection: socket.socket) -> Received | None:
+        """The next packet, or None when none waits. OSError when the connection is broken.
+
+        A closed connection reads as a packet without data: the caller's poll tells the two apart.
+        """
+        try:
+            size, ancillary, flags, _ = connection.recvmsg_into(
+                self._buffers, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+            )
+        except BlockingIOError:
+            return None
+        held: list[int] = []
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(data) - len(data) % _DESCRIPTOR_BYTES
+                held.extend(array.array("i", data[:whole]))
+        truncated = bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
+        return Received(self._view[:size], Descriptors(held), truncated)
+
+
+def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = ()) -> bool:
+    """Sends one packet; False when the peer's queue is full. OSError when the connection is broken."""
+    try:
+        if descriptors:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            connection.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        else:
+            connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def credentials(connection: socket.socket) -> Credentials:
+    """Who connected. Raises OSError for a socket that is not connected."""
+    found = array.array("i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _DESCRIPTOR_BYTES))
+    pid, uid, gid = found
+    groups = array.array("I", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_LIMIT))
+    return Credentials(pid, uid & 0xFFFFFFFF, frozenset({gid & 0xFFFFFFFF, *groups}))
