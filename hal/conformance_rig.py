@@ -172,6 +172,8 @@ class Rig:
             self.fill_rounds(rounds)
             fence = self.submit()
             wait_done(fence, limit_ns)
+            if fence.completed_ns < 0:
+                raise CheckFailed("the fence signalled, and the device has not said when the run ended")
             took_ns = fence.completed_ns - fence.started_ns
             if took_ns < _TRIAL_LEAST_NS:
                 rounds *= 10

@@ -1,0 +1,175 @@
+"""Dispatch: from submit to the fence seen by Python, against tinygrad's TinyJit call and synchronize.
+
+Both run the same kernels, rendered by tinygrad from one chain of small additions: TinyJit its own way, ours linked
+into a bundle's code and walked by the queue runtime. The work of a kernel is a few hundred nanoseconds, so what is
+timed is the way to it. Samples of both sides alternate, so that a busy moment of the machine hits both, and their
+output bytes must be equal.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
+from abi.graph import (
+    HAL_VERSION,
+    Argument,
+    Buffer,
+    BufferKind,
+    DType,
+    Entrypoint,
+    FrameInput,
+    Graph,
+    Launch,
+    Output,
+    OutputView,
+    Program,
+)
+from abi.packet import ABI_VERSION
+from hal.accelerator import Accelerator, Module, open_accelerator
+from hal.fence import FenceStatus
+from lab.bench.row import Row, make_row
+from lab.compile import link
+from lab.compile.toolchain import compile_context
+
+LAUNCHES = (1, 50, 200)
+CPUS = {"x86_64": "x86_64_v3", "aarch64": "generic"}
+REACH_AT_200 = 100.0
+_COUNT = 1024
+_FRAME = bytes(range(256)) * (_COUNT // 256)
+_LIMIT_NS = 5_000_000_000
+_PEER_BATCH = 20
+
+
+def run(repetitions: int = 200) -> list[Row]:
+    """One row for each of LAUNCHES. `repetitions`: timed runs of ours; the peer is timed a quarter as often."""
+    arch = platform.machine()
+    rows = []
+    with compile_context(arch, CPUS[arch], threads=1):
+        accelerator = open_accelerator("cpu")
+        try:
+            for launches in LAUNCHES:
+                rows.append(_row(accelerator, arch, launches, repetitions))
+        finally:
+            accelerator.close()
+    return rows
+
+
+def _row(accelerator: Accelerator, arch: str, launches: int, repetitions: int) -> Row:
+    peer, module, expected = chain(arch, launches)
+    executable = accelerator.load(module)
+    bindings = executable.bindings(0)
+    frame, output = accelerator.allocate("bench", _COUNT), accelerator.allocate("bench", 4 * _COUNT)
+    frame.view[:] = _FRAME
+    bindings.bind_frame(0, frame)
+    bindings.bind_output(0, output)
+
+    def ours() -> None:
+        fence = accelerator.submit(executable, bindings)
+        if fence.wait(fence.submitted_ns + _LIMIT_NS) is not FenceStatus.SIGNALED:
+            raise RuntimeError(f"the run ended as {fence.status.name}: {fence.error}")
+
+    ours_ns, peer_ns = _alternate(ours, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
+    if bytes(output.view) != expected:
+        raise RuntimeError(f"the two sides of {launches} launches compute different bytes")
+    accelerator.unload(executable)
+    note = f"{launches} launches of {_COUNT} float additions on one core; ours waits on the eventfd"
+    reach = REACH_AT_200 if launches == LAUNCHES[-1] else 0.0
+    return make_row(f"dispatch {launches}", ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
+
+
+def _alternate(
+    ours: Callable[[], None], peer: Callable[[], None], ours_count: int, peer_count: int
+) -> tuple[list[int], list[int]]:
+    """Timed samples of both in turn, after a warm-up of each."""
+    for _ in range(5):
+        ours()
+        peer()
+    ours_ns: list[int] = []
+    peer_ns: list[int] = []
+    each = -(-ours_count // peer_count)
+    for _ in range(peer_count):
+        peer_ns.append(_timed(peer))
+        ours_ns.extend(_timed(ours) for _ in range(each))
+    return ours_ns, peer_ns
+
+
+def _timed(act: Callable[[], None]) -> int:
+    start = time.perf_counter_ns()
+    act()
+    return time.perf_counter_ns() - start
+
+
+def chain(arch: str, launches: int) -> tuple[Callable[[], None], Module, bytes]:
+    """The peer's call, our module, and the output's bytes, of `launches` dependent kernels; in a `compile_context`."""
+    from tinygrad import Device, Tensor, TinyJit, dtypes  # noqa: PLC0415 (after the compiler's environment is set)
+    from tinygrad.helpers import Context  # noqa: PLC0415
+
+    from lab.compile.capture import CapturedFunction  # noqa: PLC0415
+
+    def function(frame: Any) -> list[Any]:
+        value = frame.cast(dtypes.float32).contiguous()
+        for _ in range(1, launches):
+            value = (value + 1).contiguous()
+        return [value]
+
+    recorded = CapturedFunction(function)
+    expected = recorded.eager([_FRAME])[0]
+    recorded.record([_FRAME])
+    capture = recorded.capture()
+    if len(capture.launches) != launches:
+        raise RuntimeError(f"tinygrad made {len(capture.launches)} kernels of a chain of {launches}")
+    jit = TinyJit(function)
+    tensor = Tensor(_FRAME).to(None).contiguous().realize()
+
+    def peer() -> None:
+        jit(tensor)
+        Device["CPU"].synchronize()
+
+    with Context(JIT=1):  # tinygrad's default: calls are batched into one graph
+        for _ in range(3):
+            peer()
+    kernels = [link.Kernel(k.source, k.name, len(k.access) if k.takes_core else None) for k in capture.kernels]
+    code = link.link(kernels, arch=arch, cpu=CPUS[arch])
+    return peer, Module(_graph(capture), memoryview(code), memoryview(b"")), expected
+
+
+def _graph(capture: Any) -> Graph:
+    """The chain alternates between two arena buffers; its first kernel reads the frame, its last writes the output."""
+    size = 4 * _COUNT
+    last = len(capture.launches) - 1
+    launches = []
+    for index, captured in enumerate(capture.launches):
+        target = Argument(1, 0, size) if index == last else Argument(2 + index % 2, 0, size)
+        source = Argument(0, 0, _COUNT) if index == 0 else Argument(2 + (index - 1) % 2, 0, size)
+        launches.append(Launch(captured.kernel, (target, source), (capture.kernels[captured.kernel].cores,)))
+    frame = make_format(
+        "R8", _COUNT, 1, range=Range.FULL, matrix=Matrix.IDENTITY, primaries=Primaries.SENSOR_NATIVE,
+        transfer=Transfer.LINEAR, chroma_site=ChromaSite.NOT_SUBSAMPLED,
+    )  # fmt: skip
+    view = OutputView("values", DType.FLOAT32, (_COUNT,), "1", 0, size)
+    return Graph(
+        abi_version=ABI_VERSION,
+        hal_version=HAL_VERSION,
+        driver="cpu",
+        threads=1,
+        arena_bytes=2 * size,
+        buffers=(
+            Buffer(BufferKind.FRAME, _COUNT, align_bytes=64),
+            Buffer(BufferKind.OUTPUT, size, align_bytes=64),
+            Buffer(BufferKind.ARENA, size, 0, 64),
+            Buffer(BufferKind.ARENA, size, size, 64),
+        ),
+        programs=tuple(
+            Program(k.name, link.symbol(index), k.access, flops=k.flops) for index, k in enumerate(capture.kernels)
+        ),
+        launches=tuple(launches),
+        frames=(FrameInput("frame", "bench", frame, 0),),
+        aux=(),
+        states=(),
+        outputs=(Output(view, 1),),
+        entrypoints=(Entrypoint("main", 0, len(launches), (0,), (), (0,), _LIMIT_NS),),
+    )
