@@ -21,7 +21,7 @@ from hal.fence import Fence
 from hal.memory import PAGE_BYTES, Mapping
 from hal.opencl_api import OpenClApi
 from hal.opencl_clock import ClockMap
-from hal.opencl_device import Sharing, find_device
+from hal.opencl_device import Sharing, find_device, list_devices
 from hal.opencl_environment import prepare_environment
 from hal.opencl_executable import OpenClExecutable
 from hal.opencl_memory import OpenClBuffer, OpenClContext, shares_directly
@@ -38,9 +38,9 @@ class OpenClAccelerator:
     def __init__(self, options: DeviceOptions, sharing: Sharing | None = None) -> None:
         _refuse_unused(options)
         prepare_environment()
-        api = OpenClApi()
-        self._device = find_device(api)
-        self._context = OpenClContext(api, self._device, sharing or self._device.sharing)
+        self._api = OpenClApi()
+        self._device = find_device(self._api)
+        self._context = OpenClContext(self._api, self._device, sharing or self._device.sharing)
         if self._context.sharing is Sharing.DIRECT and not shares_directly(self._context):
             self._context.sharing = Sharing.MAPPED
         self._clock = ClockMap()
@@ -49,6 +49,10 @@ class OpenClAccelerator:
         self._allocated: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._latched: HalError | None = None
         self._closed = False
+
+    def devices(self) -> tuple[str, ...]:
+        """Identities of every OpenCL device that the installed drivers list now."""
+        return tuple(one.identity for one in list_devices(self._api))
 
     def properties(self) -> Properties:
         device = self._device

@@ -49,8 +49,7 @@ class OpenClDevice:
 
 def find_device(api: OpenClApi, name: str = "") -> OpenClDevice:
     """The device called `name` (its identity), or the only one. Raises HalError DRIVER_UNAVAILABLE."""
-    handles = [device for one in _platforms(api) for device in _devices(api, one)]
-    devices = [_describe(api, handle, len(handles)) for handle in handles]
+    devices = list_devices(api)
     if not devices:
         raise HalError(HalCode.DRIVER_UNAVAILABLE, "no OpenCL device", expected="one device and its installed driver",
                        todo="install the device's OpenCL driver (for the CPU: pocl-opencl-icd)")  # fmt: skip
@@ -61,6 +60,12 @@ def find_device(api: OpenClApi, name: str = "") -> OpenClDevice:
                        expected=repr(name) if name else "one device, or one named", found=listed,
                        todo="set the device option to one of these")  # fmt: skip
     return chosen[0]
+
+
+def list_devices(api: OpenClApi) -> list[OpenClDevice]:
+    """Every device of every installed driver, in the loader's order."""
+    handles = [device for one in _platforms(api) for device in _devices(api, one)]
+    return [_describe(api, handle, len(handles)) for handle in handles]
 
 
 def _platforms(api: OpenClApi) -> list[int]:

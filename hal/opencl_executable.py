@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from functools import partial
 
 from abi.graph import BufferKind, Graph
 from hal.accelerator import DeviceBuffer, Module
@@ -58,23 +59,17 @@ class OpenClExecutable:
 
     def submit(self, bindings: Bindings) -> Fence:
         """Enqueue one run. The driver has checked that the bindings are this module's and complete."""
-        timeline, queue = self.timeline, self.queue.handle
+        timeline = self.timeline
         if not timeline.room():
             raise HalError(HalCode.QUEUE_FULL, f"{timeline.in_flight} runs are in flight",
                            expected=f"at most {timeline.slots}", todo="wait for a fence first")  # fmt: skip
         plan = self._launches.entries[bindings.entrypoint]
         bound = [self._own(buffer) for buffer in bindings.bound]
-        self._set_bound(plan, bound)
-        shared = [] if self._context.sharing is Sharing.DIRECT else bound
-        for buffer in shared:
-            buffer.memory.give(queue)
-        self._give_state(queue)
-        run = self._enqueue_all(plan, timeline.issued + 1)
-        if not run.failure and shared:
-            self._take_back(shared, run)
-        self._api.raw("clFlush")(queue)
-        fence = timeline.issue(run.value, run.before_ns, bindings.budget_ns, tuple(bindings.bound))
-        self.queue.push(run)
+        run = Run(timeline.issued + 1, len(plan.launches), partial(self._start, plan, bound))
+        submitted_ns = time.monotonic_ns()
+        self.queue.add(run)
+        fence = timeline.issue(run.value, submitted_ns, bindings.budget_ns, bound)
+        self.queue.follow(run)
         return fence
 
     def state(self, name: str) -> memoryview:
@@ -98,8 +93,8 @@ class OpenClExecutable:
         return self.queue.launches_done
 
     def cancel(self) -> None:
-        """Fences in flight turn to ERROR as their runs end: OpenCL has no call that takes back a queued kernel."""
-        self.queue.cancelled = self.timeline.issued
+        """Runs that have not begun never do; a run that the device has begun goes on to its end, as cancelled."""
+        self.queue.cancel()
 
     def rebuild(self) -> None:
         """Make everything anew in the context's present generation; state gets its initial value."""
@@ -133,8 +128,21 @@ class OpenClExecutable:
         if type(buffer) is not OpenClBuffer or buffer.context is not self._context:
             raise HalError(HalCode.BINDING, "a buffer of another device is bound",
                            expected="buffers that this accelerator imported or allocated")  # fmt: skip
-        buffer.memory.refresh()
         return buffer
+
+    def _start(self, plan: EntryPlan, bound: list[OpenClBuffer], run: Run) -> None:
+        """Enqueue the run; the queue's lock is held."""
+        for buffer in bound:
+            buffer.memory.refresh()
+        self._set_bound(plan, bound)
+        shared = [] if self._context.sharing is Sharing.DIRECT else bound
+        for buffer in shared:
+            buffer.memory.give(self.queue.handle)
+        self._give_state()
+        self._enqueue_all(plan, run)
+        if not run.failure and shared:
+            self._take_back(shared, run)
+        self._api.raw("clFlush")(self.queue.handle)
 
     def _set_bound(self, plan: EntryPlan, bound: list[OpenClBuffer]) -> None:
         for argument in plan.bound:
@@ -144,14 +152,14 @@ class OpenClExecutable:
                 self._launches.set_handle(argument.kernel, argument.position, handle)
                 argument.serial = memory.serial
 
-    def _enqueue_all(self, plan: EntryPlan, value: int) -> Run:
+    def _enqueue_all(self, plan: EntryPlan, run: Run) -> None:
         """Every launch of the entrypoint. Raises HalError where not even the first could be enqueued."""
         enqueue, queue = self._enqueue, self.queue.handle
         first, last = ctypes.c_void_p(), ctypes.c_void_p()
         kernel, whole, local = plan.launches[0]
-        before_ns = time.monotonic_ns()
+        run.before_ns = time.monotonic_ns()
         failure = enqueue(queue, kernel, 3, None, whole, local, 0, None, ctypes.addressof(first))
-        after_ns = time.monotonic_ns()
+        run.after_ns = time.monotonic_ns()
         if failure:
             raise self._api.error("clEnqueueNDRangeKernel", failure)
         for kernel, whole, local in plan.launches[1:-1]:
@@ -161,10 +169,10 @@ class OpenClExecutable:
         if len(plan.launches) > 1 and not failure:
             kernel, whole, local = plan.launches[-1]
             failure = enqueue(queue, kernel, 3, None, whole, local, 0, None, ctypes.addressof(last))
-        run = Run(value, first.value or 0, last.value or first.value or 0, before_ns, after_ns, len(plan.launches))
+        run.first = first.value or 0
+        run.last = last.value or run.first
         if failure:
             self._close(run, failure)
-        return run
 
     def _take_back(self, shared: list[OpenClBuffer], run: Run) -> None:
         """Bytes that the device keeps for itself come back behind the launches, and end the run."""
@@ -184,9 +192,9 @@ class OpenClExecutable:
         run.last = marker.value or 0
         run.failure = failure or status
 
-    def _give_state(self, queue: int) -> None:
+    def _give_state(self) -> None:
         if self._host_holds_state and self._state_memory is not None:
-            self._state_memory.give(queue)
+            self._state_memory.give(self.queue.handle)
         self._host_holds_state = False
 
     def _take_state(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import weakref
 from dataclasses import dataclass, field
 
@@ -23,12 +24,16 @@ _serials = itertools.count(1)
 
 
 class OpenClContext:
-    """The device's context. `generation` rises when it was rebuilt: everything made in an earlier one is void."""
+    """The device's context. `generation` rises when it was rebuilt: everything made in an earlier one is void.
+
+    lock: held while commands are enqueued, which the owner's thread and the queues' threads both do.
+    """
 
     def __init__(self, api: OpenClApi, device: OpenClDevice, sharing: Sharing) -> None:
         self.api = api
         self.device = device
         self.sharing = sharing
+        self.lock = threading.RLock()
         self.generation = 0
         self.handle = 0
         self.open()
@@ -96,12 +101,19 @@ class _LastEvent:
     """The latest command on some memory, kept so that a command in another queue can wait for it."""
 
     def __init__(self, api: OpenClApi) -> None:
-        self._release = api.raw("clReleaseEvent")
+        self._release, self._info = api.raw("clReleaseEvent"), api.raw("clGetEventInfo")
+        self._what = api.constant("CL_EVENT_COMMAND_EXECUTION_STATUS")
         self._held = ctypes.c_void_p()
 
     def wait_list(self) -> tuple[int, int | None]:
-        """The two arguments of an enqueue call; the memory behind them lives until `replace`."""
-        return (1, ctypes.addressof(self._held)) if self._held.value else (0, None)
+        """The two arguments of an enqueue call; the memory behind them lives until `replace`.
+
+        Empty once the command has ended, well or badly: a command that waits for a failed one fails too.
+        """
+        status = ctypes.c_int32()
+        if self._held.value and not self._info(self._held, self._what, 4, ctypes.addressof(status), None):
+            return (1, ctypes.addressof(self._held)) if status.value > 0 else (0, None)
+        return 0, None
 
     def replace(self, event: ctypes.c_void_p) -> None:
         if self._held.value:

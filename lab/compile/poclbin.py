@@ -67,8 +67,5 @@ def _sorted_files(part: bytes, size: int) -> bytes:
         if at > size:
             raise ValueError("a file reaches past its part")
         files.append(part[start:at])
-    return b"".join(sorted(files, key=_path))
-
-
-def _path(file: bytes) -> bytes:
-    return file[4 : 4 + int.from_bytes(file[:4], "little")]
+    files.sort(key=lambda file: file[4 : 4 + int.from_bytes(file[:4], "little")])
+    return b"".join(files)
