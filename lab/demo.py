@@ -10,7 +10,6 @@ import json
 import platform
 import shutil
 import statistics
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +28,7 @@ from lab.replay.record import record
 from lab.replay.replay import ReplayReport, replay
 from lab.replay.report import DriveTrace, drive_page
 from lab.replay.source import RoadSource
-from lab.sign.keyfile import load_public, load_signer, public_path
-from lab.sign.keygen import keygen
-from lab.sign.root import role_plan, root_init
-from lab.sign.sign import sign_bundle
-from signing.keys import Algorithm
-from signing.root import ROLE_NAMES
+from lab.sign.throwaway import sign_throwaway
 
 SPEC = Path(__file__).parents[1] / "examples" / "lane" / "spec.toml"
 SEED = 2026
@@ -91,15 +85,7 @@ def _build(console: Console, folder: Path) -> _Signed:
         report = compile_spec(SPEC, bundle, progress=progress)
     _say(console, "compile", f"{len(report.launches)} launches, {report.flops / 1e6:.1f} MFLOP a frame, "
          f"{report.bundle_bytes / 1024:.0f} KiB; every check passed")  # fmt: skip
-    keys = {role: folder / "keys" / role for role in ROLE_NAMES}
-    (folder / "keys").mkdir(mode=0o700)
-    for path in keys.values():
-        keygen(path, Algorithm.ED25519, None)
-    root = folder / "root.json"
-    plans = {role: role_plan([load_public(public_path(path))]) for role, path in keys.items()}
-    root_init(root, plans, [load_signer(keys["root"])], issued_unix_s=int(time.time()))
-    for role in ("build", "release"):
-        sign_bundle(bundle, keys[role], role)
+    root = sign_throwaway(bundle, folder)
     _say(console, "sign", "signed by the roles build and release, under a root of this demo's own")
     return _Signed(bundle, root)
 

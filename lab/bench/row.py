@@ -1,4 +1,4 @@
-"""One line of the benchmark table: a measured time of ours beside a named peer's, from the same run."""
+"""One line of the benchmark table: a measured quantity of ours beside a named peer's, from the same run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """ours_ns, peer_ns: medians in nanoseconds. ratio: peer_ns / ours_ns, above 1 where ours is faster.
+    """ours, theirs: medians in `unit`, "ns" or "KiB". ratio: theirs / ours, above 1 where ours is faster or smaller.
 
     spread: the interquartile range of ours over its median; large means that the machine was busy. reach: the ratio
     that the design asks for, 0 where it asks for none. note: what was measured, for a person.
     """
 
     name: str
-    ours_ns: float
-    peer_ns: float
+    ours: float
+    theirs: float
+    unit: str
     peer: str
     ratio: float
     spread: float
@@ -26,9 +27,10 @@ class Row:
 
 
 def make_row(
-    name: str, ours_ns: Sequence[float], peer_ns: Sequence[float], peer: str, *, reach: float = 0.0, note: str = ""
-) -> Row:
+    name: str, ours: Sequence[float], theirs: Sequence[float], peer: str, *, unit: str = "ns", reach: float = 0.0,
+    note: str = "",
+) -> Row:  # fmt: skip
     """A row from all samples of both sides, at least two of ours and one of the peer's."""
-    ours, theirs = statistics.median(ours_ns), statistics.median(peer_ns)
-    low, _, high = statistics.quantiles(ours_ns, n=4)
-    return Row(name, ours, theirs, peer, theirs / ours, (high - low) / ours, reach, note)
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    low, _, high = statistics.quantiles(ours, n=4)
+    return Row(name, mine, other, unit, peer, other / mine, (high - low) / mine, reach, note)

@@ -1,0 +1,77 @@
+"""`make bench`: every row beside its peer, in one run; printed as a table and written as JSON.
+
+A ratio is the peer's time over ours: above 1 we are faster. Absolute times say more about the machine than about us.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.bench.row import Row
+
+
+def _dispatch(_: Path) -> list[Row]:
+    from lab.bench import dispatch  # noqa: PLC0415 (each brings its own heavy libraries in)
+
+    return dispatch.run()
+
+
+def _handoff(folder: Path) -> list[Row]:
+    from lab.bench import handoff  # noqa: PLC0415
+
+    return handoff.run(folder)
+
+
+def _start(folder: Path) -> list[Row]:
+    from lab.bench import start  # noqa: PLC0415
+
+    return start.run(folder)
+
+
+BENCHES: dict[str, Callable[[Path], list[Row]]] = {"dispatch": _dispatch, "handoff": _handoff, "start": _start}
+
+
+def run(folder: Path, names: Sequence[str], *, as_json: bool) -> int:
+    """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code."""
+    unknown = set(names) - set(BENCHES)
+    if unknown:
+        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHES)}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    console, rows = Console(stderr=as_json), []
+    for name in names or BENCHES:
+        with console.status(f"measuring {name}"):
+            rows += BENCHES[name](folder / name)
+    text = json.dumps([asdict(row) for row in rows], indent=2)
+    (folder / "bench.json").write_text(text + "\n")
+    if as_json:
+        print(text)
+    else:
+        console.print(_table(rows))
+    return 0
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="ours beside its peer, same run")
+    for heading in ("what", "ours", "peer", "ratio", "reach", "spread", "peer is", "note"):
+        table.add_column(
+            heading, justify="right" if heading in ("ours", "peer", "ratio", "reach", "spread") else "left"
+        )
+    for row in rows:
+        table.add_row(
+            row.name, _quantity(row.ours, row.unit), _quantity(row.theirs, row.unit), f"{row.ratio:.2f}×",
+            f"≥ {row.reach:.2f}×" if row.reach else "", f"{row.spread:.0%}", row.peer, row.note,
+        )  # fmt: skip
+    return table
+
+
+def _quantity(value: float, unit: str) -> str:
+    return f"{value / 1024:.1f} MiB" if unit == "KiB" else f"{value / 1000:.1f} µs"
