@@ -130,7 +130,7 @@ def _check_header(graph: Graph, target: Target, limits: Limits) -> None:
     if graph.driver != target.driver:
         raise AdmissionRefused(AdmissionCode.DRIVER, "graph", "compiled for another device", expected=target.driver,
                                found=ascii(graph.driver[:64]))  # fmt: skip
-    if not 1 <= graph.threads <= limits.threads:
+    if graph.driver == "cpu" and not 1 <= graph.threads <= limits.threads:
         raise AdmissionRefused(AdmissionCode.THREADS, "graph", "threads", expected=f"1..{limits.threads}",
                                found=str(graph.threads))  # fmt: skip
 

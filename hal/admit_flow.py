@@ -135,14 +135,16 @@ class Flow:
             if writer.buffer == item.buffer:
                 continue
             where = launch_name(self._graph, index)
+            base = self._graph.buffers[item.buffer].offset  # arena bytes back to the buffer's own; 0 for outputs
+            read = f"reads bytes {start - base}..{end - base} of buffer {item.buffer}"
             if writer is NOBODY:
                 raise AdmissionRefused(AdmissionCode.UNINITIALISED, where,
-                                       f"reads bytes {start}..{end} of buffer {item.buffer} before anything wrote them",
+                                       f"{read} before anything wrote them",
                                        launch=index)  # fmt: skip
             raise AdmissionRefused(
                 AdmissionCode.CLOBBERED, where,
-                f"reads bytes {start}..{end} of buffer {item.buffer}, which {launch_name(self._graph, writer.launch)} "
-                f"overwrote through buffer {writer.buffer}", launch=index,
+                f"{read}, which {launch_name(self._graph, writer.launch)} overwrote through buffer {writer.buffer}",
+                launch=index,
             )  # fmt: skip
 
     def _write(self, index: int, item: _Range) -> None:

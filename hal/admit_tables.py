@@ -91,6 +91,9 @@ def check_programs(graph: Graph, code_bytes: int, limits: Limits) -> None:
             raise AdmissionRefused(
                 AdmissionCode.SYMBOL, f"program {index}", "not a symbol", found=ascii(program.symbol)
             )
+        if len(program.name.encode()) > limits.name_bytes or not program.name.isprintable():
+            raise AdmissionRefused(AdmissionCode.NAME, where, "name", found=ascii(program.name[:64]),
+                                   expected=f"0..{limits.name_bytes} bytes of printable text")  # fmt: skip
         if program.symbol.startswith(_RESERVED_SYMBOLS):
             raise AdmissionRefused(AdmissionCode.SYMBOL, where, "the queue runtime's own names are no kernels")
         if Access.UNSPECIFIED in program.argument_access:

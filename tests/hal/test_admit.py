@@ -1,0 +1,424 @@
+"""Admission: what is refused and in which words, what is accepted at each limit, and what is reported."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abi.graph import Access, Argument, Buffer, BufferKind, Entrypoint, Graph, Launch, Program
+from hal.admit import Admission, AdmissionRefused, ArenaRange, EntryReport, Limits, Target, admit
+from hal.admit_flow import Flow
+from hal.limits import MAX_FRAMES_PER_RUN
+from tests.hal.admission_cases import CASES
+from tests.support.graphs import (
+    AUX,
+    BOTH,
+    FIRST,
+    FRAME,
+    GOLDENS_BYTES,
+    LATER,
+    OUT,
+    READ,
+    SECOND,
+    STATE,
+    WEIGHTS,
+    WEIGHTS_BYTES,
+    WRITE,
+    code_for,
+    edit,
+    edit_all,
+    grey,
+    valid_graph,
+)
+
+TARGET = Target("cpu", "x86_64", 2)
+
+
+def admitted(graph: Graph, limits: Limits | None = None, target: Target = TARGET) -> Admission:
+    return admit(graph, code_for(graph), WEIGHTS_BYTES, target, goldens_bytes=GOLDENS_BYTES, limits=limits)
+
+
+def refused(graph: Graph, limits: Limits | None = None, target: Target = TARGET) -> AdmissionRefused:
+    with pytest.raises(AdmissionRefused) as caught:
+        admit(graph, code_for(valid_graph()), WEIGHTS_BYTES, target, goldens_bytes=GOLDENS_BYTES, limits=limits)
+    return caught.value
+
+
+@pytest.mark.parametrize(("edits", "launch", "text"), CASES, ids=[" ".join(case[0]) for case in CASES])
+def test_one_wrong_field_is_refused_in_these_words(edits: dict[str, Any], launch: int | None, text: str) -> None:
+    error = refused(edit_all(valid_graph(), edits))
+    assert str(error) == text
+    assert error.launch == launch
+    assert text == f"{error.code.value}: {error.where}: {error.what}" + (
+        f"; expected {error.expected}" if error.expected else ""
+    ) + (f"; found {error.found}" if error.found else "")
+
+
+def test_a_valid_graph_is_reported_whole() -> None:
+    graph = valid_graph()
+    code = code_for(graph)
+    assert admitted(graph) == Admission(
+        graph=graph,
+        driver="cpu",
+        entrypoints=(EntryReport("main", 5, 368, 288, 140), EntryReport("light", 2, 64, 64, 20)),
+        arena=(ArenaRange(FIRST, 0, 64, 0, 1), ArenaRange(LATER, 32, 32, 2, 3), ArenaRange(SECOND, 64, 64, 1, 4)),
+        arena_bytes=128,
+        weights_bytes=WEIGHTS_BYTES,
+        state_bytes=64,
+        code_bytes=len(code),
+        bound_bytes=64 + 16 + 64,
+    )
+    assert admitted(graph).memory_bytes == 128 + WEIGHTS_BYTES + 64 + len(code) + 144
+
+
+def test_buffers_at_one_arena_offset_are_reported_in_order() -> None:
+    graph = edit_all(valid_graph(), {"buffers.7.offset": 0, "buffers.1.size_bytes": 64})
+    graph = edit(graph, "launches.3.arguments.1", Argument(LATER, 0, 32))
+    assert [(item.offset, item.buffer) for item in admitted(graph).arena] == [(0, FIRST), (0, LATER), (64, SECOND)]
+
+
+def test_everything_may_be_at_its_limit() -> None:
+    graph = edit_all(
+        valid_graph(),
+        {
+            "threads": 64,
+            "launches.2.global_size": (64,),
+            "launches.2.values": (0,) * 16,
+            "programs.2.symbol": "w" * 256,
+            "programs.2.name": "é" * 128,
+            "frames.0.name": "é" * 128,
+            "outputs.0.view.unit": "u" * 256,
+            "entrypoints.0.budget_ns": 600_000_000_000,
+            "buffers.0.align_bytes": 4096,
+            "buffers.6.offset": 192,
+            "states.0.shape": (1, 1, 1, 1, 1, 1, 1, 16),
+            "goldens.2.output_offset": 128,
+        },
+    )
+    admitted(graph)
+    admitted(edit(valid_graph(), "programs.0.name", ""))
+    admitted(edit(valid_graph(), "entrypoints.0.budget_ns", 1))
+
+
+COUNTED = {
+    "buffers": 8, "programs": 4, "launches": 7, "frames": 1, "aux": 1, "states": 1, "outputs": 2, "entrypoints": 2,
+    "goldens": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", COUNTED)
+def test_a_table_may_be_as_long_as_its_limit_and_no_longer(table: str) -> None:
+    count = COUNTED[table]
+    admitted(valid_graph(), replace(Limits(), **{table: count}))
+    error = refused(valid_graph(), replace(Limits(), **{table: count - 1}))
+    assert str(error) == f"limit: {table}: too many; expected at most {count - 1}; found {count}"
+
+
+def test_an_aux_input_may_be_as_large_as_its_limit() -> None:
+    admitted(valid_graph(), replace(Limits(), aux_bytes=16))
+    refused(valid_graph(), replace(Limits(), aux_bytes=15))
+
+
+def test_arguments_may_be_as_many_as_their_limit() -> None:
+    admitted(valid_graph(), replace(Limits(), arguments=4))
+    refused(valid_graph(), replace(Limits(), arguments=3))
+
+
+def test_memory_is_bounded_by_limits_and_by_the_device() -> None:
+    needed = admitted(valid_graph()).memory_bytes
+    admitted(valid_graph(), target=replace(TARGET, memory_bytes=needed))
+    admitted(valid_graph(), replace(Limits(), memory_bytes=needed))
+    text = f"limit: memory: the graph does not fit; expected at most {needed - 1}; found {needed}"
+    assert str(refused(valid_graph(), target=replace(TARGET, memory_bytes=needed - 1))) == text
+    assert str(refused(valid_graph(), replace(Limits(), memory_bytes=needed - 1))) == text
+    loose = replace(TARGET, memory_bytes=2 * needed)
+    assert str(refused(valid_graph(), replace(Limits(), memory_bytes=needed - 1), loose)) == text
+
+
+def test_goldens_are_not_looked_at_where_none_will_run() -> None:
+    graph = edit(valid_graph(), "goldens.0.output_bytes", 1)
+    admit(graph, code_for(graph), WEIGHTS_BYTES, TARGET)
+
+
+def test_one_seed_may_serve_two_entrypoints() -> None:
+    admitted(edit_all(valid_graph(), {"goldens.1.seed": 7, "goldens.2.seed": 7}))
+
+
+def test_code_without_a_kernel_is_refused() -> None:
+    graph = edit(valid_graph(), "programs.1.symbol", "other")
+    error = refused(graph)
+    assert str(error) == "code: code: exports no function 'other' in executable pages"
+
+
+def test_code_of_another_machine_is_refused() -> None:
+    graph = valid_graph()
+    with pytest.raises(AdmissionRefused, match="made for ELF machine 183"):
+        admit(graph, code_for(graph, machine=183), WEIGHTS_BYTES, TARGET)
+
+
+def test_a_bound_buffer_that_nothing_describes_is_refused() -> None:
+    graph = replace(valid_graph(), buffers=(*valid_graph().buffers, Buffer(BufferKind.STATE, 4)))
+    assert str(refused(graph)) == "buffer-role: buffer 8: no state describes it"
+    for kind in (BufferKind.ARENA, BufferKind.WEIGHTS):
+        admitted(replace(valid_graph(), buffers=(*valid_graph().buffers, Buffer(kind, 4))))
+
+
+def test_two_inputs_over_one_buffer_are_refused() -> None:
+    graph = valid_graph()
+    frames = (*graph.frames, replace(graph.frames[0], name="again", stream="wide"))
+    error = refused(replace(graph, frames=frames))
+    assert str(error) == "buffer-role: buffer 0: two inputs or states share it"
+
+
+def test_a_run_may_take_eight_frames_and_no_more() -> None:
+    assert MAX_FRAMES_PER_RUN == 8
+    for count in (8, 9):
+        graph = _with_frames(count)
+        if count == 8:
+            admitted(graph)
+        else:
+            assert str(refused(graph)) == "limit: entrypoint 0 ('main'): frames; expected 1..8; found 9"
+
+
+def _with_frames(count: int) -> Graph:
+    """`main` reads `count` frames: one launch more for each beyond the first, into a state buffer."""
+    graph = valid_graph()
+    extra = range(8, 8 + count - 1)
+    frames = tuple(replace(graph.frames[0], name=f"f{i}", stream=f"s{i}", buffer=i) for i in extra)
+    launches = tuple(Launch(2, (Argument(STATE, 0, 64), Argument(LATER, 0, 32), Argument(i, 0, 32))) for i in extra)
+    main = graph.entrypoints[0]
+    return replace(
+        graph,
+        buffers=(*graph.buffers, *(graph.buffers[FRAME] for _ in extra)),
+        frames=(*graph.frames, *frames),
+        launches=(*graph.launches[:3], *launches, *graph.launches[3:]),
+        entrypoints=(
+            replace(main, launch_count=main.launch_count + len(extra), frames=tuple(range(count))),
+            replace(graph.entrypoints[1], first_launch=main.launch_count + len(extra)),
+        ),
+    )
+
+
+# Where code is one binary a program, and launches have three axes.
+
+GPU = Target("opencl", "x86_64")
+
+
+def device_graph() -> Graph:
+    graph = replace(valid_graph(), driver="opencl", threads=0)
+    programs = tuple(replace(p, code_offset=10 * i, code_bytes=10) for i, p in enumerate(graph.programs))
+    launches = tuple(replace(one, global_size=(4, 2, 1), local_size=(8, 4, 2)) for one in graph.launches)
+    return replace(graph, programs=programs, launches=launches)
+
+
+def device_refusal(edits: dict[str, Any]) -> str:
+    with pytest.raises(AdmissionRefused) as caught:
+        admit(edit_all(device_graph(), edits), memoryview(bytes(40)), WEIGHTS_BYTES, GPU)
+    return str(caught.value)
+
+
+def test_a_graph_for_another_driver_is_admitted_there() -> None:
+    assert admit(device_graph(), memoryview(bytes(40)), WEIGHTS_BYTES, GPU).driver == "opencl"
+    most = (Limits().grid, 1, 1)
+    graph = edit_all(device_graph(), {"launches.0.global_size": most, "launches.0.local_size": (1024, 1, 1)})
+    graph = edit(graph, "programs.1.symbol", "w0")  # names are only labels where each program has its own binary
+    admit(graph, memoryview(bytes(40)), WEIGHTS_BYTES, GPU)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"launches.0.global_size": (1, 1)},
+        {"launches.0.local_size": (1, 1)},
+        {"launches.0.global_size": (1, 1), "launches.0.local_size": (1, 1)},
+        {"launches.0.global_size": (0, 1, 1)},
+        {"launches.0.global_size": (1, 1, 1 << 31)},
+        {"launches.0.local_size": (1, 0, 1)},
+        {"launches.0.local_size": (1025, 1, 1)},
+        {"launches.0.local_size": (32, 32, 2)},
+    ],
+)  # fmt: skip
+def test_a_launch_of_impossible_size_is_refused(edits: dict[str, Any]) -> None:
+    launch = edit_all(device_graph(), edits).launches[0]
+    assert device_refusal(edits) == (
+        "grid: launch 0 (w0 'load'): launch size; expected three axes of 1..2147483647 groups, each of 1..1024 items; "
+        f"found {launch.global_size} x {launch.local_size}"
+    )
+
+
+@pytest.mark.parametrize(("offset", "size"), [(31, 10), (30, 11), (0, 0)])
+def test_a_program_outside_the_code_is_refused(offset: int, size: int) -> None:
+    assert device_refusal({"programs.3.code_offset": offset, "programs.3.code_bytes": size}) == (
+        "code-range: program 3 (w3): its binary lies outside the code; expected 1.. bytes that end by 40; "
+        f"found {offset} + {size}"
+    )
+
+
+# The flow of bytes.
+
+
+def flow_graph(launches: list[tuple[tuple[Access, int, int, int], ...]]) -> Graph:
+    """An entrypoint of launches given as arguments (access, buffer, offset, size), over valid_graph's buffers."""
+    graph = valid_graph()
+    programs = tuple(Program(f"p{i}", f"w{i}", tuple(a[0] for a in args)) for i, args in enumerate(launches))
+    table = tuple(Launch(i, tuple(Argument(*a[1:]) for a in args)) for i, args in enumerate(launches))
+    return replace(
+        graph, programs=programs, launches=table, entrypoints=(Entrypoint("e", 0, len(table), (0,), (), (0, 1), 1),)
+    )
+
+
+def follow(launches: list[tuple[tuple[Access, int, int, int], ...]]) -> str:
+    """ "" where the flow is admitted, else the refusal."""
+    graph = flow_graph(launches)
+    try:
+        Flow(graph, 0, (FRAME, OUT)).follow()
+    except AdmissionRefused as error:
+        return str(error)
+    return ""
+
+
+LOAD = ((WRITE, FIRST, 0, 64), (READ, FRAME, 0, 64))
+SAVE = ((WRITE, OUT, 0, 64), (READ, FIRST, 0, 64))
+
+
+@pytest.mark.parametrize(
+    ("launches", "text"),
+    [
+        ([LOAD, SAVE], ""),
+        ([LOAD, ((BOTH, FIRST, 0, 64),), SAVE], ""),
+        ([LOAD, ((BOTH, SECOND, 0, 64),), SAVE], "uninitialised: launch 1 (w1 'p1'): reads bytes 0..64 of buffer 2 "
+            "before anything wrote them"),
+        ([LOAD, ((WRITE, LATER, 0, 1),), SAVE], "clobbered: launch 2 (w2 'p2'): reads bytes 32..33 of buffer 1, which "
+            "launch 1 (w1 'p1') overwrote through buffer 7"),
+        ([LOAD, ((WRITE, LATER, 31, 1),), SAVE], "clobbered: launch 2 (w2 'p2'): reads bytes 63..64 of buffer 1, which "
+            "launch 1 (w1 'p1') overwrote through buffer 7"),
+        ([LOAD, ((WRITE, LATER, 0, 32),), ((WRITE, FIRST, 32, 32), (READ, FRAME, 0, 32)), SAVE], ""),
+        ([LOAD, SAVE, ((WRITE, LATER, 0, 32),)], ""),
+        ([LOAD, ((WRITE, OUT, 0, 40), (READ, FIRST, 0, 40)), ((WRITE, OUT, 40, 24), (READ, FIRST, 40, 24))], ""),
+        ([LOAD, SAVE, ((READ, OUT, 0, 64), (WRITE, SECOND, 0, 64)), SAVE], ""),
+        ([LOAD, SAVE, ((READ, OUT, 0, 63), (WRITE, SECOND, 0, 64)), SAVE], "overwrites-output: launch 3 (w3 'p3'): "
+            "overwrites bytes 63..64 of output buffer 3 that nothing has read"),
+        ([LOAD, SAVE, ((READ, OUT, 0, 64), (WRITE, SECOND, 0, 64)), SAVE, SAVE], "overwrites-output: launch 4 (w4 "
+            "'p4'): overwrites bytes 0..64 of output buffer 3 that nothing has read"),
+        ([LOAD, SAVE, ((BOTH, OUT, 0, 64),)], ""),
+        ([LOAD, ((BOTH, OUT, 0, 64), (READ, FIRST, 0, 64))], "uninitialised: launch 1 (w1 'p1'): reads bytes 0..64 of "
+            "buffer 3 before anything wrote them"),
+        ([LOAD, ((WRITE, OUT, 1, 63), (READ, FIRST, 0, 64))], "output-not-covered: entrypoint 0 (e): no launch writes "
+            "bytes 0..1 of output buffer 3; expected all 64 bytes written"),
+        ([((WRITE, OUT, 0, 64), (READ, WEIGHTS, 0, 64))], "input-not-read: entrypoint 0 (e): no launch reads input "
+            "buffer 0; expected results that depend on every input"),
+        ([LOAD, ((WRITE, OUT, 0, 64), (READ, FIRST, 0, 64), (READ, AUX, 0, 16))], "not-bound: launch 1 (w1 'p1'): uses "
+            "aux buffer 5, which entrypoint 0 (e) does not bind"),
+        ([LOAD, ((READ, STATE, 0, 64), (WRITE, OUT, 0, 64)), ((WRITE, STATE, 0, 64), (READ, FIRST, 0, 64))], ""),
+    ],
+)  # fmt: skip
+def test_every_byte_read_was_written_through_the_same_buffer(
+    launches: list[tuple[tuple[Access, int, int, int], ...]], text: str
+) -> None:
+    assert follow(launches) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "overlap"),
+    [
+        ((WRITE, FIRST, 0, 32), (READ, FIRST, 32, 32), False),
+        ((WRITE, FIRST, 0, 33), (READ, FIRST, 32, 32), True),
+        ((READ, FIRST, 32, 32), (WRITE, FIRST, 0, 33), True),
+        ((READ, FIRST, 32, 32), (WRITE, FIRST, 0, 32), False),
+        ((READ, FIRST, 0, 64), (READ, FIRST, 0, 64), False),
+        ((WRITE, STATE, 0, 64), (WRITE, STATE, 0, 64), True),
+        ((BOTH, STATE, 0, 64), (READ, STATE, 63, 1), True),
+        ((WRITE, LATER, 0, 32), (READ, FIRST, 0, 32), False),
+        ((WRITE, LATER, 0, 32), (READ, FIRST, 32, 1), True),
+        ((WRITE, SECOND, 0, 64), (READ, FIRST, 0, 64), False),
+        ((WRITE, STATE, 0, 64), (READ, FRAME, 0, 64), False),
+    ],
+)  # fmt: skip
+def test_a_launch_may_not_write_what_another_argument_covers(
+    one: tuple[Access, int, int, int], two: tuple[Access, int, int, int], overlap: bool
+) -> None:
+    text = follow([LOAD, (one, two), LOAD, SAVE])
+    if overlap:
+        assert text == (
+            "alias: launch 1 (w1 'p1'): argument 1 overlaps argument 0, and one of them is written; "
+            "expected ranges apart, or one argument with access readWrite"
+        )
+    else:
+        assert text == ""
+
+
+def test_overlap_is_found_between_any_two_arguments() -> None:
+    far = ((WRITE, STATE, 0, 32), (READ, FIRST, 0, 64), (READ, STATE, 0, 32))
+    assert follow([LOAD, far, SAVE]).startswith("alias: launch 1 (w1 'p1'): argument 2 overlaps argument 0")
+
+
+# Any field at all.
+
+FREE = {"flops", "deadline_ns", "max_skew_ns", "max_age_ns", "seed", "values", "hand_over", "period_ns"}
+"""Fields whose every value is good to the HAL."""
+
+
+def leaves(node: Any, path: str = "") -> list[tuple[str, Any]]:
+    if is_dataclass(node) and not isinstance(node, type):
+        found = []
+        for item in fields(node):
+            found += leaves(getattr(node, item.name), f"{path}.{item.name}" if path else item.name)
+        return found
+    if isinstance(node, tuple) and node and is_dataclass(node[0]):
+        return [leaf for index, item in enumerate(node) for leaf in leaves(item, f"{path}.{index}")]
+    return [(path, node)]
+
+
+NUMBERS = [
+    path for path, value in leaves(valid_graph())
+    if isinstance(value, int) and not isinstance(value, bool) and type(value) is int
+    and path.rsplit(".", 1)[-1] not in FREE and ".format." not in path
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_no_number_may_be_absurd(path: str) -> None:
+    error = refused(edit(valid_graph(), path, 1 << 40))
+    if path.startswith("launches."):
+        assert error.launch == int(path.split(".")[1])
+        assert error.where.startswith(f"launch {error.launch}")
+
+
+@given(st.data())
+def test_a_graph_spoiled_anywhere_is_refused_or_admitted_and_nothing_else(data: st.DataObject) -> None:
+    graph = valid_graph()
+    for _ in range(data.draw(st.integers(1, 3))):
+        path, value = data.draw(st.sampled_from(leaves(graph)))
+        graph = edit(graph, path, data.draw(_other(value)))
+    try:
+        admit(graph, code_for(valid_graph()), WEIGHTS_BYTES, TARGET, goldens_bytes=GOLDENS_BYTES)
+    except AdmissionRefused as error:
+        assert error.todo  # noqa: PT017 (either outcome is right; a refusal must say what to do)
+
+
+def _other(value: Any) -> st.SearchStrategy[Any]:
+    """Another value that the field's Cap'n Proto type could hold."""
+    if isinstance(value, bool):
+        return st.booleans()
+    if type(value) is int:
+        return st.integers(0, 300) | st.integers(0, (1 << 64) - 1)
+    if isinstance(value, int):
+        return st.sampled_from(list(type(value)))
+    if isinstance(value, float):
+        return st.floats()
+    if isinstance(value, str):
+        return st.text(max_size=4)
+    if isinstance(value, bytes):
+        return st.binary(max_size=20)
+    if value and isinstance(value[0], Access):
+        return st.lists(st.sampled_from(list(Access)), max_size=5).map(tuple)
+    return st.lists(st.integers(0, 8), max_size=4).map(tuple)
+
+
+def test_a_frame_of_another_size_than_its_contract_is_refused() -> None:
+    error = refused(edit(valid_graph(), "frames.0.format", grey(65)))
+    assert str(error) == "size-mismatch: frame 0 (image): size; expected 65 bytes; found 64"
