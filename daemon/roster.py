@@ -145,6 +145,7 @@ class Roster:
     def _hand_over(self, old: Pipeline, new: Pipeline) -> None:
         """Everything that outlives a switch; called between two runs."""
         waiting = old.retire()
+        new.counters = old.counters  # they count for the model's name, whatever its release
         _hand_state_over(old, new)
         new.aux.take_over(old.aux)
         for source in [source for source in old.sources if source is not None]:

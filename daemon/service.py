@@ -71,6 +71,7 @@ class Service:
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
         self.trust = open_trust(config.root_path, config.state_directory, self.audit)
         self.accelerator = open_accelerator(config.device)
+        self.device = self.accelerator.properties()  # read once: it comes from files that the seal closes
         listeners = open_listeners(config.socket_directory, config.sockets, environment)
         epoch = int.from_bytes(os.urandom(8), "little") | 1
         self.context = PeerContext(self.loop, log, config.limits, __version__, epoch)

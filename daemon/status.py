@@ -69,7 +69,7 @@ def _models(service: Service) -> list[Tree]:
 
 
 def _device(service: Service) -> Tree:
-    properties, memory = service.accelerator.properties(), service.accelerator.memory()
+    properties, memory = service.device, service.accelerator.memory()
     return {
         "driver": properties.driver,
         "name": properties.device,

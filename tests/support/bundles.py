@@ -6,7 +6,7 @@ Their frames are R8 pictures of 64 x 16; `values` is one float32 a pixel. Kernel
     slow   values = pixel, after about as many milliseconds as the first pixel says
     total  values = the sum of all frames so far (recurrent state)
     scale  values = pixel * the aux input `gain` (float32)
-    lazy   writes all values but the last
+    lazy   values = pixel, but the last one is not written where the first pixel is 255
     nan    values = 0 / (pixel - 255): NaN or -0 as the pixels say
     pair   values = left pixel - right pixel (two streams)
 """
@@ -67,18 +67,20 @@ ROUNDS_A_UNIT = 200_000  # of the slow kernel: about a millisecond
 
 _LOOP = f"for (int i = 0; i < {PIXELS}; i++)"
 KERNELS = (
-    Kernel(f"void add(float* restrict o, unsigned char* restrict a, const int n) {{ {_LOOP} o[i] = a[i] + n; }}", "add"),
+    Kernel(f"""void add(float* restrict o, unsigned char* restrict a, const int n) {{
+      {_LOOP} o[i] = a[i] + n; }}""", "add"),
     Kernel(f"""void slow(float* restrict o, unsigned char* restrict a) {{
       volatile unsigned int x = 1;
       for (unsigned int r = 0; r < a[0] * {ROUNDS_A_UNIT}u; r++) x = x * 1664525u + 1013904223u;
       {_LOOP} o[i] = a[i]; }}""", "slow"),
     Kernel(f"""void total(float* restrict s, float* restrict o, unsigned char* restrict a) {{
       {_LOOP} {{ s[i] += a[i]; o[i] = s[i]; }} }}""", "total"),
-    Kernel(f"void scale(float* restrict o, unsigned char* restrict a, float* restrict k) {{ {_LOOP} o[i] = a[i] * k[0]; }}",
-           "scale"),
-    Kernel(f"void lazy(float* restrict o, unsigned char* restrict a) {{ for (int i = 0; i < {PIXELS - 1}; i++) o[i] = a[i]; }}",
-           "lazy"),
-    Kernel(f"void nan(float* restrict o, unsigned char* restrict a) {{ {_LOOP} o[i] = 0.0f / (a[i] - 255); }}", "nan"),
+    Kernel(f"""void scale(float* restrict o, unsigned char* restrict a, float* restrict k) {{
+      {_LOOP} o[i] = a[i] * k[0]; }}""", "scale"),
+    Kernel(f"""void lazy(float* restrict o, unsigned char* restrict a) {{
+      for (int i = 0; i < {PIXELS} - (a[0] == 255); i++) o[i] = a[i]; }}""", "lazy"),
+    Kernel(f"""void nan(float* restrict o, unsigned char* restrict a) {{
+      {_LOOP} o[i] = 0.0f / (a[i] - 255); }}""", "nan"),
     Kernel(f"""void pair(float* restrict o, unsigned char* restrict a, unsigned char* restrict b) {{
       {_LOOP} o[i] = (float)a[i] - (float)b[i]; }}""", "pair"),
 )  # fmt: skip
@@ -160,7 +162,7 @@ class TinyModel:
             launches=(Launch(0, tuple(whole), (1,), values=values),),
             frames=tuple(FrameInput(f"image{i}", name, contract, (FRAME, EXTRA)[i]) for i, name in enumerate(streams)),
             aux=(self._gain(),) if self.kernel == "scale" else (),
-            states=(StateBuffer("sum", DType.FLOAT32, (PIXELS,), EXTRA, self.hand_over),) if self.kernel == "total" else (),
+            states=(StateBuffer("sum", DType.FLOAT32, (PIXELS,), EXTRA, self.hand_over),) * (self.kernel == "total"),
             outputs=(Output(OutputView("values", DType.FLOAT32, (PIXELS,), self.unit, 0, OUT_BYTES, self.nan), OUT),),
             entrypoints=(
                 Entrypoint("main", 0, 1, tuple(range(len(streams))), (0,) if self.kernel == "scale" else (), (0,),
@@ -181,7 +183,7 @@ class TinyModel:
     def _is_suitable(self, frame: Pixels) -> bool:
         if self.kernel == "slow":
             return int(frame[0]) <= 2
-        return self.kernel != "nan" or 255 not in frame
+        return 255 not in frame
 
     def values(self, *frames: Pixels, gain: float = 1.0) -> NDArray[np.float32]:
         """What one run gives, with state as at the start."""

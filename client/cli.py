@@ -1,0 +1,265 @@
+"""`fenced`: the vehicle's command line. Serves, asks a running daemon, and looks at bundles.
+
+Exit statuses: 0 done; 1 our fault (a file, a connection, a device); 2 usage or configuration; 3 refused, with the
+refusal's code on stderr (and as JSON on stdout with --json). `serve` imports nothing before the guard is installed, so
+imports here are made where they are needed.
+"""
+
+# ruff: noqa: PLC0415 (see above)
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
+SOCKET_DIRECTORY = "/run/fenced"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["serve"]:
+        from daemon import guard
+
+        guard.install()
+    parsed = _parser().parse_args(given)
+    if parsed.command == "serve":
+        from daemon.serve import serve
+
+        return serve(parsed.config)
+    return _run(parsed)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    try:
+        answer = _COMMANDS[parsed.command](parsed)
+    except _refusals() as error:
+        return _refuse(parsed, error)
+    except _configuration_errors() as error:
+        print(f"fenced: bad-configuration: {error}", file=sys.stderr)
+        return USAGE
+    except _faults() as error:
+        print(f"fenced: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAULT
+    if isinstance(answer, str):
+        print(answer, end="")
+        return DONE
+    _show(answer, as_json=parsed.json)
+    return DONE if answer.get("passed", True) else FAULT
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from abi.graph import GraphError
+    from client.errors import Refused
+    from daemon.audit import AuditBroken
+    from daemon.refusal import ModelRefused
+    from hal.refusal import AdmissionRefused
+    from signing.refusal import Refused as SigningRefused
+
+    return Refused, SigningRefused, ModelRefused, AdmissionRefused, GraphError, AuditBroken
+
+
+def _configuration_errors() -> tuple[type[Exception], ...]:
+    from daemon.config import ConfigError
+
+    return (ConfigError,)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    from abi.packet import ProtocolError
+    from hal.error import HalError
+
+    return HalError, OSError, ProtocolError
+
+
+def _refuse(parsed: argparse.Namespace, error: Exception) -> int:
+    """The code and its sentences on stderr; with --json the same as JSON on stdout."""
+    print(f"fenced: refused: {error}", file=sys.stderr)
+    if parsed.json:
+        _print_json({"refused": _words(error)})
+    return REFUSED
+
+
+def _words(error: Exception) -> dict[str, object]:
+    words: dict[str, object] = {}
+    for name in ("code", "step", "where", "line", "what", "expected", "found", "todo", "action"):
+        value = getattr(error, name, None)
+        if value is not None:
+            named = getattr(value, "name", None)
+            text = getattr(value, "value", value)
+            words[name] = named.lower().replace("_", "-") if named and not isinstance(text, str) else text
+    return words or {"code": type(error).__name__, "what": str(error)}
+
+
+def _print_json(tree: Mapping[str, object]) -> None:
+    import json
+
+    print(json.dumps(tree, indent=2, sort_keys=False))
+
+
+def _show(tree: Mapping[str, object], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(tree)
+    else:
+        _show_branch(tree, 0)
+
+
+def _show_branch(tree: Mapping[str, object], depth: int) -> None:
+    """An indented outline: `key  value`, branches below their key."""
+    margin = "  " * depth
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            print(f"{margin}{key}")
+            _show_branch(value, depth + 1)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for item in value:
+                title = item.get("name", item.get("check", ""))
+                print(f"{margin}{key}  {title}")
+                _show_branch({name: one for name, one in item.items() if one != title}, depth + 1)
+        else:
+            shown = " ".join(str(item) for item in value) if isinstance(value, list) else value
+            print(f"{margin}{key}  {'-' if shown in ({}, '', None) else shown}")
+
+
+# commands on files and devices
+
+
+def _verify(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon import offline
+
+    return offline.verify(parsed.bundle, parsed.root, parsed.state, parsed.device)
+
+
+def _inspect(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon import offline
+
+    return offline.inspect(parsed.bundle)
+
+
+def _selftest(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon import offline
+
+    return offline.selftest(parsed.bundle, parsed.root, parsed.device)
+
+
+def _devices(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon import offline
+
+    return offline.devices(parsed.device)
+
+
+def _check_config(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon.config import load
+
+    config = load(parsed.config)
+    return {
+        "config": config.path,
+        "state_directory": config.state_directory,
+        "socket_directory": config.socket_directory,
+        "root_path": config.root_path,
+        "bundle_paths": list(config.bundle_paths),
+        "bundle_directories": list(config.bundle_directories),
+        "device": config.device,
+        "streams": {
+            name: {"isolation": stream.isolation.value, "queueing": stream.queueing.value}
+            for name, stream in config.streams.items()
+        },
+    }
+
+
+def _audit_verify(parsed: argparse.Namespace) -> dict[str, object]:
+    from daemon.audit import verify
+
+    head = verify(parsed.log)
+    return {"verified": True, "log": parsed.log, "entries": head.entries, "head_sha256": head.sha256}
+
+
+# commands for a running daemon
+
+
+def _ask(parsed: argparse.Namespace, method: str, *arguments: str) -> dict[str, object]:
+    from client.control import Control
+
+    with Control(f"{parsed.sockets}/control.sock", name="fenced command line") as control:
+        answer: dict[str, object] = getattr(control, method)(*arguments)
+        return answer
+
+
+def _activate(parsed: argparse.Namespace) -> dict[str, object]:
+    import os
+
+    return _ask(parsed, "activate", os.path.abspath(parsed.bundle))
+
+
+def _metrics(parsed: argparse.Namespace) -> str:
+    from client.control import Control
+
+    with Control(f"{parsed.sockets}/control.sock", name="fenced command line") as control:
+        return control.metrics()
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, object] | str]] = {
+    "verify": _verify,
+    "inspect": _inspect,
+    "selftest": _selftest,
+    "devices": _devices,
+    "check-config": _check_config,
+    "audit": _audit_verify,
+    "status": lambda parsed: _ask(parsed, "status"),
+    "activate": _activate,
+    "rollback": lambda parsed: _ask(parsed, "rollback"),
+    "drain": lambda parsed: _ask(parsed, "drain"),
+    "resume": lambda parsed: _ask(parsed, "resume"),
+    "reset-state": lambda parsed: _ask(parsed, "reset_state"),
+    "metrics": _metrics,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    top = argparse.ArgumentParser(prog="fenced", description="The on-vehicle inference daemon and its command line.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print the answer, or the refusal, as JSON")
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument("--device", default="cpu", help="the driver to use (default: cpu)")
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--sockets", default=SOCKET_DIRECTORY, help=f"the socket folder (default: {SOCKET_DIRECTORY})")
+
+    def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
+
+    add("serve", "serve by a configuration file until SIGTERM").add_argument("--config", required=True)
+    verify = add("verify", "verify a bundle's signatures, digests and target for this machine", device)
+    verify.add_argument("bundle")
+    verify.add_argument("--root", required=True, help="the trusted root file")
+    verify.add_argument("--state", help="the vehicle's trust state, for its rollback floors")
+    add("inspect", "show what a bundle holds, without looking at signatures").add_argument("bundle")
+    selftest = add("selftest", "run a bundle's golden vectors and the device's conformance suite", device)
+    selftest.add_argument("bundle")
+    selftest.add_argument("--root", required=True, help="the trusted root file")
+    add("devices", "show the device", device)
+    add("check-config", "check a configuration file").add_argument("config")
+    audit = add("audit", "look at the audit log")
+    audit.add_argument("action", choices=["verify"])
+    audit.add_argument("log", help="the audit log, for instance /var/lib/fenced/audit.jsonl")
+    add("status", "show the running daemon's state", running)
+    add("activate", "verify a bundle and let it serve; refused, what served before goes on", running).add_argument(
+        "bundle"
+    )
+    add("rollback", "back to the model that served before", running)
+    add("drain", "refuse new frames and finish those in flight", running)
+    add("resume", "take frames again after drain", running)
+    add("reset-state", "recurrent state to its initial value", running)
+    add("metrics", "print all counters as OpenMetrics text", running)
+    return top
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

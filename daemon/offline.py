@@ -1,0 +1,134 @@
+"""What can be asked of bundles and devices without a running daemon: verify, inspect, selftest, devices.
+
+The answers are plain trees for the command line. Nothing here changes the vehicle's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+
+from abi.graph import decode
+from daemon.models import describe_machine
+from daemon.selftest import self_test
+from hal.accelerator import Accelerator, Module, SealedSpan, open_accelerator
+from hal.admit import Target, admit
+from hal.conformance import Subject, Verdict, run_checks
+from signing import envelope, statement, store
+from signing.bundle import SealedBundle, VerifiedBundle
+from signing.container import ENVELOPE_LIMIT_BYTES
+from signing.trust import TrustStore, require_contents, verify_bundle
+
+Tree = dict[str, object]
+_LIMIT_BYTES = 16 << 30
+_CONFORMANCE_RUNS = 200
+
+
+def verify(path: str, root_path: str, state_path: str | None, device: str) -> Tree:
+    """Verifies a bundle for this machine as the daemon would. Raises signing's Refused, HalError."""
+    accelerator = open_accelerator(device)
+    try:
+        bundle = _verified(path, root_path, state_path, accelerator)
+        try:
+            return {"verified": True, "path": path, **_model(bundle.statement), "digest": bundle.digest}
+        finally:
+            bundle.close()
+    finally:
+        accelerator.close()
+
+
+def inspect(path: str) -> Tree:
+    """What is in a bundle, every digest compared, no signature. Raises Refused, GraphError, AdmissionRefused."""
+    sealed: SealedBundle = store.read_bundle(path, limit_bytes=_LIMIT_BYTES)
+    try:
+        parsed = envelope.parse(sealed.envelope, payload_type=envelope.BUNDLE_PAYLOAD_TYPE)
+        stated = statement.decode(parsed.payload)
+        require_contents(sealed, stated)
+        spans = {blob.name: span for blob, span in zip(stated.blobs, sealed.layout.blobs, strict=True)}
+        graph = decode(sealed.view(spans["graph"]))
+        target = Target(stated.target.driver, stated.target.arch, threads=max(graph.threads, os.cpu_count() or 1))
+        admission = admit(graph, sealed.view(spans["code"]), spans["weights"].size_bytes, target)
+        return {
+            "path": path,
+            "signature": "not looked at: use `fenced verify`",
+            **_model(stated),
+            "signed_by": [signature.keyid for signature in parsed.signatures],
+            "target": dataclasses.asdict(stated.target),
+            "compiler": {"tinygrad": stated.compiler.tinygrad, **dict(stated.compiler.options)},
+            "blobs": {blob.name: {"size_bytes": blob.size_bytes, "sha256": blob.sha256} for blob in stated.blobs},
+            "inputs": [{"name": one.name, "stream": one.stream} for one in graph.frames],
+            "outputs": [
+                {"name": one.view.name, "dtype": one.view.dtype.name.lower(), "shape": list(one.view.shape),
+                 "unit": one.view.unit, "nan": one.view.nan.name.lower()}
+                for one in graph.outputs
+            ],
+            "entrypoints": [dataclasses.asdict(entry) for entry in admission.entrypoints],
+            "device": admission.driver,
+            "memory": {
+                "arena_bytes": admission.arena_bytes, "weights_bytes": admission.weights_bytes,
+                "state_bytes": admission.state_bytes, "code_bytes": admission.code_bytes,
+                "bound_bytes": admission.bound_bytes,
+            },
+        }  # fmt: skip
+    finally:
+        sealed.close()
+
+
+def selftest(path: str, root_path: str, device: str) -> Tree:
+    """Verifies a bundle, runs its golden vectors, then the driver's conformance suite with it.
+
+    Raises Refused, AdmissionRefused, HalError, ModelRefused.
+    """
+    accelerator = open_accelerator(device)
+    try:
+        bundle = _verified(path, root_path, None, accelerator)
+        span = SealedSpan(bundle.memfd, *bundle.blob_span("weights"))
+        module = Module(decode(bundle.blob("graph")), bundle.blob("code"), bundle.blob("weights"), span)
+        executable = accelerator.load(module)
+        report = self_test(accelerator, executable, bundle.blob("goldens"))
+        accelerator.unload(executable)
+        findings = run_checks(accelerator, Subject(module, many=_CONFORMANCE_RUNS))
+        bundle.close()
+    finally:
+        accelerator.close()
+    return {
+        **_model(bundle.statement),
+        "passed": all(finding.verdict is not Verdict.FAILED for finding in findings),
+        "golden_vectors": report.vectors,
+        "fastest_run_ns": list(report.fastest_run_ns),
+        "checks": [
+            {"check": finding.check, "verdict": finding.verdict.value, "detail": finding.detail} for finding in findings
+        ],
+    }
+
+
+def devices(device: str) -> Tree:
+    """What the device is. Raises HalError."""
+    accelerator = open_accelerator(device)
+    try:
+        properties = accelerator.properties()
+        return {**dataclasses.asdict(properties), "features": list(properties.features)}
+    finally:
+        accelerator.close()
+
+
+def _verified(path: str, root_path: str, state_path: str | None, accelerator: Accelerator) -> VerifiedBundle:
+    state = None if state_path is None else store.read_state(state_path)
+    if state is None:
+        trust = TrustStore.bootstrap(store.read_file(root_path, limit_bytes=ENVELOPE_LIMIT_BYTES))
+    else:
+        trust = TrustStore.resume(state)
+    sealed = store.read_bundle(path, limit_bytes=_LIMIT_BYTES)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        machine = describe_machine(accelerator, memory_bytes)
+        return verify_bundle(sealed, trust, machine=machine, now_unix_s=int(time.time()))
+    except BaseException:
+        sealed.close()
+        raise
+
+
+def _model(stated: statement.Statement) -> Tree:
+    model = stated.model
+    return {"model": model.name, "version": model.version, "release": model.release}
