@@ -28,6 +28,7 @@ from lab.replay.record import record
 from lab.replay.replay import ReplayReport, replay
 from lab.replay.report import DriveTrace, drive_page
 from lab.replay.source import RoadSource
+from lab.sign.pack import open_checked
 from lab.sign.throwaway import sign_throwaway
 
 SPEC = Path(__file__).parents[1] / "examples" / "lane" / "spec.toml"
@@ -126,7 +127,9 @@ def _tamper(console: Console, daemon: DaemonProcess, signed: _Signed) -> bool:
     """Flip one byte of the weights: `fenced verify` must refuse with exit code 3, and the running daemon too."""
     tampered = signed.bundle.with_name("tampered.fenced")
     content = bytearray(signed.bundle.read_bytes())
-    content[len(content) - len(content) // 3] ^= 0x01
+    with open_checked(signed.bundle) as (sealed, _, stated):
+        spans = dict(zip((blob.name for blob in stated.blobs), sealed.layout.blobs, strict=True))
+    content[spans["weights"].offset_bytes] ^= 0x01
     tampered.write_bytes(content)
     done = daemon.command("verify", str(tampered), "--root", str(signed.root))
     _say(console, "tamper", f"one byte flipped: fenced verify exits {done.returncode}")
