@@ -15,7 +15,7 @@ using namespace fenced;
 constexpr const char* kUsage =
     "usage: consumer --socket PATH --model NAME [options]\n"
     "  --policy NAME  latest: only the newest result waits; every: up to --queue wait   (latest)\n"
-    "  --queue N      results that may wait under `every`                               (8)\n"
+    "  --queue N      results that may wait under `every`, fewer than the ring has slots (4)\n"
     "  --count N      stop after N results                                              (never)\n"
     "  --name NAME    who subscribes, for the daemon's log                              (fenced-cpp)\n"
     "exit: 0 done, 1 fault, 2 usage, 3 refused by the daemon\n";
@@ -128,7 +128,7 @@ void run(int argc, char** argv) {
   auto request = message.initRoot<abi::Subscribe>();
   request.setModel(options.text("--model"));
   request.setPolicy(options.enumerant<abi::DeliveryPolicy>("--policy", abi::DeliveryPolicy::LATEST));
-  request.setQueue(static_cast<std::uint32_t>(options.number("--queue", 8, 1, 64)));
+  request.setQueue(static_cast<std::uint32_t>(options.number("--queue", 4, 1, 64)));
 
   Connection connection(options.text("--socket"), abi::Role::CONSUMER, options.text("--name", "fenced-cpp"));
   Subscription subscription(connection, request.asReader());

@@ -21,10 +21,6 @@ from abi.packet import HEADER_BYTES, MAX_DESCRIPTORS, MAX_PACKET_BYTES, Kind, de
 
 SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
 TIMEOUT_S = 30  # for anything that must happen; nothing is ever slept away
-NV12_ROAD = (
-    *("--stream", "road", "--format", "NV12", "--range", "limited", "--matrix", "bt709"),
-    *("--primaries", "bt709", "--transfer", "bt709", "--chroma-site", "left"),
-)
 
 
 def build(folder: Path, *, sanitize: bool) -> Path:

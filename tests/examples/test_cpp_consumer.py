@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ from tests.examples.cpp_programs import Outcome, Peer, Program
 SUBSCRIPTION_ID = 9
 DIGEST = bytes(range(32))
 SLOTS, SLOT_BYTES = 4, 4096
-
-
-@pytest.fixture
-def peer(tmp_path: Path) -> Iterator[Peer]:
-    with Peer(tmp_path / "peer.sock") as made:
-        yield made
 
 
 def consumer(sanitized: Path, peer: Peer, *options: str) -> Program:
