@@ -1,0 +1,360 @@
+"""What a peer does wrong ends that peer, by name, and nobody else."""
+
+from __future__ import annotations
+
+import array
+import gc
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from abi import messages as m
+from abi.flat import RELEASE, SUBMIT, Release, Submit
+from abi.messages import Role
+from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
+from abi.session import ClientSession, Event
+from client.errors import Refused
+from daemon.service import Service
+from hal.memory import create_sealed
+from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
+from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, maker: BundleMaker) -> Iterator[DaemonThread]:
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as running:
+        yield running
+
+
+class RawPeer:
+    """A socket to the daemon, without a client that keeps the rules."""
+
+    def __init__(self, daemon: DaemonThread, role: Role = Role.CAMERA, *, greet: bool = True) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(LIMIT_S)
+        self.socket.connect(str(daemon.sockets / f"{role.name.lower()}.sock"))
+        self.session = ClientSession(role)
+        if greet:
+            self.ask(m.Hello(role, "raw"))
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, packet: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        self.socket.sendmsg([packet], rights)
+
+    def answer(self) -> Event | None:
+        """The next event, or None when the daemon closed the connection."""
+        packet, ancillary, _, _ = self.socket.recvmsg(1 << 16, 4096)
+        for _, _, data in ancillary:
+            for descriptor in array.array("i", data):
+                os.close(descriptor)
+        return self.session.receive(packet, len(ancillary))[0] if packet else None
+
+    def ask(self, message: m.Message, descriptors: tuple[int, ...] = ()) -> Event | None:
+        self.send(self.session.send(message, len(descriptors)), descriptors)
+        return self.answer()
+
+    def open_stream(self, slots: int = 2) -> int:
+        """Opens `road` and registers good buffers."""
+        opened = self.ask(m.OpenStream("road", frame_format()))
+        assert isinstance(opened, m.StreamOpened)
+        descriptors = good_descriptors(slots)
+        answer = self.ask(m.RegisterBuffers(opened.stream_id, slots), descriptors)
+        close_all(descriptors)
+        assert isinstance(answer, m.BuffersRegistered)
+        return opened.stream_id
+
+
+def open_descriptors() -> int:
+    """Of this process, in which the daemon runs."""
+    gc.collect()  # what earlier tests left
+    return len(os.listdir("/proc/self/fd"))
+
+
+def frame_mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:frame")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """The daemon closes its end in its own time."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def good_descriptors(slots: int) -> tuple[int, ...]:
+    return (create_sealed("lease", 64 * slots), *(create_sealed("frame", PIXELS) for _ in range(slots)))
+
+
+def close_all(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+HEADER = encode_header(Kind.HELLO)
+MALFORMED = {
+    "one byte": b"\x01",
+    "a cut header": HEADER[:7],
+    "a header alone": HEADER,
+    "noise": bytes(range(256)),
+    "another ABI version": Kind.HELLO.to_bytes(2, "little") + (ABI_VERSION + 1).to_bytes(2, "little") + bytes(4),
+    "an unknown kind": (999).to_bytes(2, "little") + ABI_VERSION.to_bytes(2, "little") + bytes(4),
+    "flags in the header": HEADER[:5] + b"\x01\0\0" + bytes(8),
+    "a packet of the daemon": encode_header(Kind.WELCOME) + bytes(16),
+    "a submit before the greeting": encode_header(Kind.SUBMIT) + SUBMIT.pack(Submit(0, 0, 1, 0, 0, 0, 0, 0, 0)),
+    "a packet beyond the limit": HEADER + bytes(60_000),
+    "a descriptor count that is not so": encode_header(Kind.HELLO, 3) + bytes(16),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_packet_closes_its_peer_with_a_typed_error(daemon: DaemonThread, name: str) -> None:
+    with daemon.camera("road") as camera, daemon.consumer() as consumer:
+        for role in (Role.CONSUMER, Role.CONTROL, Role.CAMERA):
+            with RawPeer(daemon, role, greet=False) as peer:
+                peer.send(MALFORMED[name])
+                refusal = peer.answer()
+                assert isinstance(refusal, m.Refusal)
+                assert refusal.code in (RefusalCode.PROTOCOL, RefusalCode.ABI_VERSION)
+                assert peer.socket.recv(1) == b""
+        run_one(camera, consumer, 1, picture(1))  # the others are served
+    assert daemon.status()["faults"]["internal_errors"] == 0
+
+
+def test_an_empty_packet_closes_its_peer_with_a_typed_error(daemon: DaemonThread) -> None:
+    with RawPeer(daemon) as peer:
+        peer.socket.send(b"")
+        refusal = peer.answer()
+        assert isinstance(refusal, m.Refusal)
+        assert refusal.code is RefusalCode.PROTOCOL
+
+
+@pytest.mark.parametrize("count", [1, MAX_DESCRIPTORS, MAX_DESCRIPTORS + 3, 200])
+def test_descriptors_that_nobody_asked_for_are_closed(daemon: DaemonThread, count: int) -> None:
+    before = open_descriptors()
+    reader, writer = os.pipe()
+    with RawPeer(daemon) as peer:
+        peer.send(encode_header(Kind.HELLO, min(count, 255)) + bytes(16), (writer,) * count)
+        refusal = peer.answer()
+        assert isinstance(refusal, m.Refusal)
+        assert refusal.code is RefusalCode.PROTOCOL
+        os.close(writer)
+        assert os.read(reader, 1) == b""  # nobody holds the other end
+    os.close(reader)
+    until(lambda: open_descriptors() <= before)
+
+
+def test_a_role_that_is_not_the_sockets_is_refused(daemon: DaemonThread) -> None:
+    with RawPeer(daemon, Role.CONSUMER, greet=False) as peer:
+        peer.session.role = Role.CAMERA
+        refusal = peer.ask(m.Hello(Role.CAMERA, "raw"))
+        assert isinstance(refusal, m.Refusal)
+        assert refusal.code is RefusalCode.ROLE
+
+
+def test_a_format_that_is_not_the_contracts_is_refused_by_field(daemon: DaemonThread) -> None:
+    wider = replace(frame_format(), period_ns=1)
+    daemon.camera(format=wider).close()  # the period is the camera's own
+    other = replace(frame_format(), transfer=frame_format().transfer.__class__.SRGB)
+    with pytest.raises(Refused) as refused:
+        daemon.camera(format=other)
+    assert refused.value.code is RefusalCode.FORMAT_MISMATCH
+    assert refused.value.what == "format.transfer"
+
+
+def test_a_format_that_is_not_complete_is_refused_by_field(daemon: DaemonThread) -> None:
+    with RawPeer(daemon) as peer:
+        good = frame_format()
+        bad = replace(good, planes=(replace(good.planes[0], stride=-64),))
+        peer.session.send(m.OpenStream("road", good))  # what the machine believes that was sent
+        peer.send(m.encode(m.OpenStream("road", bad)))
+        refusal = peer.answer()
+        assert isinstance(refusal, m.Refusal)
+        assert refusal.code is RefusalCode.BAD_FORMAT
+        assert "stride" in refusal.what
+
+
+def test_an_unknown_stream_and_a_taken_one_are_refused(daemon: DaemonThread) -> None:
+    with pytest.raises(Refused) as refused:
+        daemon.camera("wide")
+    assert refused.value.code is RefusalCode.UNKNOWN_STREAM
+    with daemon.camera():
+        with pytest.raises(Refused) as refused:
+            daemon.camera()
+        assert refused.value.code is RefusalCode.STREAM_TAKEN
+    daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+    daemon.camera().close()
+
+
+def spoiled(case: str) -> tuple[int, ...]:
+    """Descriptors of which one is not what it must be."""
+    lease, first, second = good_descriptors(2)
+    if case == "small buffer":
+        bad = (lease, first, create_sealed("small", PIXELS - 1))
+    elif case == "small lease page":
+        bad = (create_sealed("small", 64), first, second)
+    elif case == "not sealed":
+        unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+        os.ftruncate(unsealed, PIXELS)
+        bad = (lease, first, unsealed)
+    elif case == "not memory":
+        bad = (lease, first, os.pipe()[0])
+    elif case == "a file":
+        bad = (lease, first, os.open(__file__, os.O_RDONLY))
+    else:
+        bad = (lease, first, os.dup(first))
+    close_all(tuple({lease, first, second} - set(bad)))
+    return bad
+
+
+@pytest.mark.parametrize(
+    "case", ["small buffer", "small lease page", "not sealed", "not memory", "a file", "one memory twice"]
+)
+def test_a_bad_buffer_is_refused_at_registration(daemon: DaemonThread, case: str) -> None:
+    with RawPeer(daemon) as peer:
+        opened = peer.ask(m.OpenStream("road", frame_format()))
+        assert isinstance(opened, m.StreamOpened)
+        descriptors = spoiled(case)
+        refusal = peer.ask(m.RegisterBuffers(opened.stream_id, 2), descriptors)
+        assert isinstance(refusal, m.Refusal)
+        assert refusal.code is RefusalCode.BAD_BUFFER
+        close_all(descriptors)
+        good = good_descriptors(2)  # the session goes on
+        assert isinstance(peer.ask(m.RegisterBuffers(opened.stream_id, 2), good), m.BuffersRegistered)
+        close_all(good)
+
+
+def test_a_buffer_cannot_be_shrunk_after_registration(daemon: DaemonThread) -> None:
+    buffer = create_sealed("frame", PIXELS)
+    with pytest.raises(PermissionError):
+        os.ftruncate(buffer, 0)
+    os.close(buffer)
+
+
+def test_a_submit_beyond_the_slots_is_released_as_refused(daemon: DaemonThread) -> None:
+    with RawPeer(daemon) as peer:
+        stream_id = peer.open_stream(slots=2)
+        submit_ = Submit(stream_id, 2, 1, 1, time.monotonic_ns(), time.monotonic_ns(), 2, 0, 0)
+        peer.send(encode_header(Kind.SUBMIT) + SUBMIT.pack(submit_))
+        packet = peer.socket.recv(1 << 16)
+        release: Release = RELEASE.unpack(packet, 8)
+        assert (release.slot, release.code) == (2, RefusalCode.UNKNOWN_SLOT)
+
+
+def test_a_silent_peer_is_closed_and_others_are_served(tmp_path: Path, maker: BundleMaker) -> None:
+    more = "[limits]\nidle_timeout_ms = 100\n"
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        RawPeer(daemon, greet=False) as silent,
+        RawPeer(daemon, Role.CONTROL) as lazy,
+    ):
+        run_one(camera, consumer, 1, picture(1))
+        for peer in (silent, lazy):
+            refusal = peer.answer()
+            assert isinstance(refusal, m.Refusal)
+            assert refusal.code is RefusalCode.IDLE
+            assert peer.socket.recv(1) == b""
+        run_one(camera, consumer, 2, picture(2))  # an open stream and a subscription may wait
+
+
+def test_more_peers_than_the_limit_are_closed_at_the_door(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more="[limits]\npeers = 2\n") as daemon:
+        with RawPeer(daemon), RawPeer(daemon), RawPeer(daemon, greet=False) as third:
+            assert third.socket.recv(1) == b""
+            assert daemon.status()["peers"]["refused_full"] == 1
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+        daemon.camera().close()
+
+
+def test_a_user_that_the_policy_does_not_list_is_refused(tmp_path: Path, maker: BundleMaker) -> None:
+    more = "[stream.road]\nuids = [4000000]\n[subscribe]\nuids = [4000000]\n"
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon:
+        for attempt in (daemon.camera, daemon.consumer):
+            with pytest.raises(Refused) as refused:
+                attempt()
+            assert refused.value.code is RefusalCode.NOT_PERMITTED
+
+
+def test_a_group_suffices(tmp_path: Path, maker: BundleMaker) -> None:
+    more = f"[stream.road]\nuids = [4000000]\ngids = [{os.getegid()}]\n"
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon:
+        daemon.camera().close()
+
+
+def test_control_by_another_user_is_refused_at_the_greeting(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more="[control]\nuids = [4000000]\n") as daemon:
+        with pytest.raises(Refused) as refused:
+            daemon.control()
+        assert refused.value.code is RefusalCode.NOT_PERMITTED
+
+
+def test_connections_leave_no_descriptor_and_no_mapping_behind(daemon: DaemonThread) -> None:
+    for cycle in range(520):
+        with RawPeer(daemon) as peer:
+            stream_id = peer.open_stream()
+            if cycle % 3 == 0:
+                now_ns = time.monotonic_ns()
+                packet = SUBMIT.pack(Submit(stream_id, 0, 1, 1, now_ns, now_ns, 0, 0, 0))
+                peer.send(encode_header(Kind.SUBMIT) + packet)
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0 and not status["streams"]["road"]["held"])
+        if cycle == 20:
+            before = open_descriptors(), frame_mappings()
+    until(lambda: open_descriptors() <= before[0] and frame_mappings() <= before[1])
+
+
+def test_a_peer_that_does_not_read_its_answers_is_closed(daemon: DaemonThread) -> None:
+    with RawPeer(daemon) as peer:
+        stream_id = peer.open_stream()
+        packet = encode_header(Kind.SUBMIT) + SUBMIT.pack(Submit(stream_id, 9, 1, 1, 0, 0, 0, 0, 0))
+        poll = select.poll()
+        poll.register(peer.socket, select.POLLHUP)
+        peer.socket.setblocking(False)
+        deadline = time.monotonic() + LIMIT_S
+        while not poll.poll(0) and time.monotonic() < deadline:
+            try:
+                peer.socket.send(packet)
+            except BlockingIOError:
+                poll.poll(1)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+
+
+def test_a_fault_that_one_peer_reaches_closes_that_peer(daemon: DaemonThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(self: Service, message: m.SetAux, now_ns: int) -> m.Refusal | None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(Service, "set_aux", fault)
+    with daemon.camera() as camera, daemon.consumer() as consumer, RawPeer(daemon, Role.CONTROL) as peer:
+        peer.send(peer.session.send(m.SetAux("gain", 1, b"")))
+        assert isinstance(peer.answer(), m.Bye | None)
+        run_one(camera, consumer, 1, picture(1))
+    assert daemon.status()["faults"]["internal_errors"] == 1
+    assert any("ZeroDivisionError: planted" in line for line in daemon.log.lines)
+
+
+def test_the_ledger_balances_whatever_the_camera_sends(daemon: DaemonThread) -> None:
+    with daemon.camera(slots=4) as camera:
+        now_ns = time.monotonic_ns()
+        for sequence in range(30):
+            submit(camera, sequence, picture(sequence), sof_ns=now_ns + (sequence - 10) * 1_000_000)
+        here = ended(camera)
+    there = daemon.wait_for(lambda status: status["peers"]["camera"] == 0)["streams"]["road"]
+    ends = ("run", "superseded", "late", "torn", "refused", "lost")
+    for ledger in (here, there):
+        assert ledger["submitted"] == 30 == sum(ledger[end] for end in ends)
+    assert {end: here[end] for end in ends} == {end: there[end] for end in ends}
