@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad import Tensor, TinyJit
+from tinygrad.device import Buffer
 from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
-from tinygrad.helpers import ansistrip, round_up
+from tinygrad.helpers import ansistrip
 from tinygrad.uop.ops import Ops
 
 from abi.graph import Access, BufferKind
+from lab.compile.placement import Lifetime, place
 from lab.compile.refusal import CompileRefusal, CompileRefused
 
 ARENA_ALIGN_BYTES = 256
-WEIGHTS_ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Kernel:
     takes_core: bool
     """Whether an `int` with the core's index follows the buffers."""
     cores: int
+    groups: tuple[int, ...]
+    """Work groups in x, y, z on devices that have them, else empty; `items`: work items of a group."""
+    items: tuple[int, ...]
     flops: int
 
 
@@ -84,10 +88,14 @@ class Capture:
 
 
 class CapturedFunction:
-    """A function of frames under TinyJit: `eager` and `captured` runs, and the capture itself."""
+    """A function of frames under TinyJit: `eager` and `captured` runs, and the capture itself.
 
-    def __init__(self, function: Callable[..., list[Any]]) -> None:
+    device: tinygrad's name of the only device whose kernels and buffers are taken.
+    """
+
+    def __init__(self, function: Callable[..., list[Any]], device: str = "CPU") -> None:
         self._function = function
+        self._device = device
         self._jit = TinyJit(function, prune=True)
 
     def eager(self, frames: Sequence[bytes]) -> list[bytes]:
@@ -108,14 +116,15 @@ class CapturedFunction:
         """
         if poison:
             for buffer in self._written():
-                buffer.as_memoryview(force_zero_copy=True)[:] = b"\xff" * buffer.nbytes
+                poison_bytes = memoryview(bytearray(b"\xff" * buffer.nbytes))
+                buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=poison_bytes))
         outputs = self._jit(*map(_device_frame, frames))
         return [bytes(one.data()) for one in outputs]
 
-    def capture(self) -> Capture:
+    def capture(self, weights_align_bytes: int = 64) -> Capture:
         """What was recorded, as values. Raises CompileRefused where a call is not a kernel on this device."""
         captured = self._jit.captured
-        return _Reader(captured.linear.src, captured.ret).read()
+        return _Reader(captured.linear.src, captured.ret, self._device, weights_align_bytes).read()
 
     def _written(self) -> list[Any]:
         written: dict[int, Any] = {}
@@ -135,8 +144,8 @@ def _device_frame(frame: bytes) -> Any:
 class _Reader:
     """Reads the recorded calls in order; buffers get their numbers in the order in which they are first used."""
 
-    def __init__(self, calls: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self.calls = calls
+    def __init__(self, calls: Sequence[Any], outputs: Sequence[Any], device: str, weights_align_bytes: int) -> None:
+        self.calls, self.device, self.weights_align_bytes = calls, device, weights_align_bytes
         self.kernels: list[Kernel] = []
         self.kernel_by_key: dict[bytes, int] = {}
         self.launches: list[CapturedLaunch] = []
@@ -150,9 +159,7 @@ class _Reader:
             self._launch(call)
         output_buffers = tuple(self._output(buffer) for buffer in self.outputs)
         buffers, arena_bytes, weights = self._sort(output_buffers)
-        return Capture(
-            tuple(self.kernels), tuple(self.launches), buffers, arena_bytes, weights, output_buffers
-        )
+        return Capture(tuple(self.kernels), tuple(self.launches), buffers, arena_bytes, weights, output_buffers)
 
     def _launch(self, call: Any) -> None:
         program = call.src[0]
@@ -176,12 +183,15 @@ class _Reader:
                 CompileRefusal.DYNAMIC_SIZE, f"kernel {info.function_name}", expected="fixed sizes",
                 found=f"scalar arguments {scalars}", todo="give every size in the spec",
             )  # fmt: skip
+        groups, items = info.launch_dims({}) if self.device != "CPU" else ((), ())
         kernel = Kernel(
             name=ansistrip(info.function_name),
             source=program.src[2].arg,
             access=tuple(_access(slot in info.outs, slot in info.ins) for slot in info.globals),
             takes_core=bool(scalars),
             cores=int(info.global_size[0]) if scalars else 1,
+            groups=tuple(map(int, groups)),
+            items=tuple(map(int, items or (1,) * len(groups))),
             flops=int(estimate_uop(call).ops),
         )
         self.kernels.append(kernel)
@@ -193,7 +203,7 @@ class _Reader:
             size = argument.max_numel() * argument.dtype.itemsize
             return Span(self._base(("frame", argument.arg.slot), (argument.arg.slot, size)), 0, size)
         view = argument.buffer
-        if view.device.split(":")[0] != "CPU":
+        if view.device.split(":")[0] != self.device:
             raise _foreign(f"launch {len(self.launches)}", f"a buffer on {view.device}")
         return Span(self._base(id(view.base), view.base), view.offset, view.nbytes)
 
@@ -215,20 +225,26 @@ class _Reader:
     def _sort(self, outputs: tuple[int, ...]) -> tuple[tuple[CapturedBuffer, ...], int, bytes]:
         """Kinds and places: arena buffers and weights one after another, each aligned."""
         buffers: list[CapturedBuffer] = []
-        arena_bytes, weights = 0, bytearray()
+        weights = bytearray()
+        arena = [index for index in range(len(self.bases)) if index in self.written and index not in outputs]
+        places, arena_bytes = place([self._lifetime(index) for index in arena], ARENA_ALIGN_BYTES)
+        offsets = dict(zip(arena, places, strict=True))
         for index, base in enumerate(self.bases):
             if isinstance(base, tuple):
                 buffers.append(CapturedBuffer(BufferKind.FRAME, base[1], index=base[0]))
             elif index in outputs:
                 buffers.append(CapturedBuffer(BufferKind.OUTPUT, base.nbytes, index=outputs.index(index)))
             elif index in self.written:
-                buffers.append(CapturedBuffer(BufferKind.ARENA, base.nbytes, offset=arena_bytes))
-                arena_bytes += round_up(base.nbytes, ARENA_ALIGN_BYTES)
+                buffers.append(CapturedBuffer(BufferKind.ARENA, base.nbytes, offset=offsets[index]))
             else:
-                weights += bytes(-len(weights) % WEIGHTS_ALIGN_BYTES)
+                weights += bytes(-len(weights) % self.weights_align_bytes)
                 buffers.append(CapturedBuffer(BufferKind.WEIGHTS, base.nbytes, offset=len(weights)))
                 weights += bytes(base.as_memoryview())
         return tuple(buffers), arena_bytes, bytes(weights)
+
+    def _lifetime(self, base: int) -> Lifetime:
+        uses = [at for at, one in enumerate(self.launches) if any(span.buffer == base for span in one.arguments)]
+        return Lifetime(self.bases[base].nbytes, uses[0], uses[-1])
 
 
 def _access(is_output: bool, is_input: bool) -> Access:

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress, TaskID
 
 from abi.graph import Launch, OutputView, encode
-from hal.features import machine_features, missing_features
 from lab.compile import checks
 from lab.compile.checks import CheckResult
-from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.report import CompileReport, LaunchReport, Stage
 from lab.compile.spec import Spec
 from lab.compile.spec_toml import load_spec
-from lab.compile.toolchain import compile_context
+from lab.compile.target import Target, open_target
 
 if TYPE_CHECKING:
     from lab.compile.capture import Capture, CapturedFunction
@@ -59,6 +57,7 @@ class _Stages:
 class _Captured:
     """The captured function with what the later stages need of it."""
 
+    target: Target
     model: Model
     function: CapturedFunction
     capture: Capture
@@ -75,29 +74,13 @@ def compile_spec(spec_path: Path, out_path: Path, *, progress: Progress | None =
     stages = _Stages(progress)
     with stages("read"):
         spec = load_spec(spec_path)
-        _require_target(spec)
-    with compile_context(spec.target.arch, spec.target.cpu, spec.target.threads):
-        captured, results = _capture_and_check(spec, stages)
+        target = open_target(spec)
+    with target.context():
+        captured, results = _capture_and_check(spec, target, stages)
         return _pack_and_check(spec, captured, results, out_path, stages)
 
 
-def _require_target(spec: Spec) -> None:
-    """The checks run the kernels, so this machine must be one of the target's kind."""
-    from lab.compile import link  # noqa: PLC0415
-    if os.uname().machine != spec.target.arch:
-        raise CompileRefused(
-            CompileRefusal.TARGET, "target.arch", expected=f"{os.uname().machine}, this machine's",
-            found=spec.target.arch, todo=f"compile on a machine with {spec.target.arch}: the checks run the kernels",
-        )  # fmt: skip
-    missing = missing_features(link.features(spec.target.arch, spec.target.cpu), machine_features())
-    if missing:
-        raise CompileRefused(
-            CompileRefusal.TARGET, "target.cpu", expected=f"the CPU features of {spec.target.cpu}",
-            found=f"a machine without {', '.join(missing)}", todo="compile on a machine that has them",
-        )  # fmt: skip
-
-
-def _capture_and_check(spec: Spec, stages: _Stages) -> tuple[_Captured, list[CheckResult]]:
+def _capture_and_check(spec: Spec, target: Target, stages: _Stages) -> tuple[_Captured, list[CheckResult]]:
     # these import tinygrad, which must find the compiler's environment already set
     from lab.compile.capture import CapturedFunction  # noqa: PLC0415
     from lab.compile.model import load_model  # noqa: PLC0415
@@ -107,15 +90,15 @@ def _capture_and_check(spec: Spec, stages: _Stages) -> tuple[_Captured, list[Che
 
     with stages("build"):
         model = load_model(spec, operators())
-        pipeline = build_pipeline(spec, model)
-        function = CapturedFunction(pipeline)
+        pipeline = build_pipeline(spec, model, target)
+        function = CapturedFunction(pipeline, target.tinygrad_device)
     with stages("first run"):
         eager = [function.eager(checks.step_frames(spec, 0))]
     with stages("capture"):
         function.record(checks.step_frames(spec, 1))
-        capture = function.capture()
+        capture = function.capture(target.align_bytes)
         views = tuple(output_views(spec, model, capture, pipeline.tensors))
-    captured = _Captured(model, function, capture, pipeline.tensors, views)
+    captured = _Captured(target, model, function, capture, pipeline.tensors, views)
     with stages("check"):
         eager += [function.eager(checks.step_frames(spec, step)) for step in range(1, spec.check.steps)]
         results = _check(spec, captured, eager)
@@ -144,20 +127,21 @@ def _check(spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]) -> lis
 def _pack_and_check(
     spec: Spec, captured: _Captured, results: list[CheckResult], out_path: Path, stages: _Stages
 ) -> CompileReport:
-    from lab.compile import link, pack  # noqa: PLC0415 (they import tinygrad)
+    from lab.compile import pack  # noqa: PLC0415 (imports tinygrad)
 
     with stages("link"):
-        code = pack.link_code(spec, captured.capture)
-        features = link.features(spec.target.arch, spec.target.cpu)
+        target = captured.target
+        code = target.code(captured.capture)
     with stages("pack"):
-        graph = pack.build_graph(spec, captured.capture, captured.views, captured.tensors)
+        graph = pack.build_graph(spec, captured.capture, target, captured.views, captured.tensors)
+        graph = pack.with_code(graph, target.binary_bytes(len(code)))
         goldens = [captured.function.captured(pack.golden_frames(spec, seed)) for seed in pack.GOLDEN_SEEDS]
         cut = [pack.view_bytes(captured.views, spec, captured.tensors, one) for one in goldens]
         graph, golden_blob = pack.with_goldens(graph, cut)
         parts = {"graph": encode(graph), "code": code, "weights": captured.capture.weights, "goldens": golden_blob}
         with tempfile.TemporaryDirectory(dir=out_path.parent, prefix=f".{out_path.name}.") as folder:
             candidate = Path(folder) / "candidate"
-            pack.write(candidate, spec, parts, features, pack.memory_bytes(graph, parts))
+            pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts))
             with stages("run packed"):
                 results.append(_check_packed(spec, captured, candidate))
             os.replace(candidate, out_path)
@@ -167,7 +151,7 @@ def _pack_and_check(
         name=spec.model.name,
         version=spec.model.version,
         release=spec.model.release,
-        target=f"{spec.target.driver} {spec.target.arch} {spec.target.cpu}, {spec.target.threads} threads",
+        target=target.text,
         kernels=len(captured.capture.kernels),
         launches=tuple(_launch_report(captured.capture, one) for one in graph.launches),
         arena_bytes=graph.arena_bytes,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hal.opencl_api import OpenClApi
-from hal.opencl_device import find_device
+from hal.opencl_device import OpenClDevice, find_device
 from hal.opencl_environment import prepare_environment
 from lab.compile.poclbin import canonical
 
@@ -48,19 +48,10 @@ class OpenClKernel:
     launches: tuple[OpenClLaunch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenClTarget:
-    """The device that this machine compiles for: what the statement names, and how buffers must be aligned."""
-
-    device_id: str
-    align_bytes: int
-
-
-def local_target() -> OpenClTarget:
-    """This machine's OpenCL device. Raises HalError DRIVER_UNAVAILABLE."""
+def local_device() -> OpenClDevice:
+    """The device that this machine compiles for. Raises HalError DRIVER_UNAVAILABLE."""
     prepare_environment()
-    device = find_device(OpenClApi())
-    return OpenClTarget(device.identity, device.align_bytes)
+    return find_device(OpenClApi())
 
 
 def symbol(index: int) -> str:

@@ -31,18 +31,16 @@ from abi.graph import (
     Program,
 )
 from abi.packet import ABI_VERSION
-from lab.compile import link
 from lab.compile.arena import plan_arena
-from lab.compile.capture import ARENA_ALIGN_BYTES, WEIGHTS_ALIGN_BYTES, Capture, CapturedBuffer
+from lab.compile.capture import ARENA_ALIGN_BYTES, Capture, CapturedBuffer
 from lab.compile.model import Model
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import OutputSpec, Spec
+from lab.compile.target import Target
 from lab.sign.pack import describe_blob, write_bundle
 from signing import statement
 
 GOLDEN_SEEDS = (0x5EED_0001, 0x5EED_0002)
-BOUND_ALIGN_BYTES = 64
-"""Frames and outputs are bound at cache lines, as tinygrad's vector loads and stores need it."""
 _NS_PER_MS = 1_000_000
 
 
@@ -62,9 +60,7 @@ def output_views(spec: Spec, model: Model, capture: Capture, tensors: Sequence[s
                 found=f"slice {first}..{end}, dims {list(shape)}", todo="mend slice or dims in the spec",
             )  # fmt: skip
         item = dtype.item_bytes
-        views.append(
-            OutputView(one.name, dtype, shape, one.unit, first * item, (end - first) * item, _nan_policy(one))
-        )
+        views.append(OutputView(one.name, dtype, shape, one.unit, first * item, (end - first) * item, _nan_policy(one)))
     return views
 
 
@@ -72,9 +68,11 @@ def _nan_policy(output: OutputSpec) -> NanPolicy:
     return NanPolicy.REFUSE if output.nan == "refuse" else NanPolicy.FLAG
 
 
-def build_graph(spec: Spec, capture: Capture, views: Sequence[OutputView], tensors: Sequence[str]) -> Graph:
-    """The graph of a capture, without goldens: one entrypoint that takes every input and gives every output."""
-    buffers, launches, number = _buffers_and_launches(capture)
+def build_graph(
+    spec: Spec, capture: Capture, target: Target, views: Sequence[OutputView], tensors: Sequence[str]
+) -> Graph:
+    """The graph of a capture, without code ranges and goldens: one entrypoint with every input and every output."""
+    buffers, launches, number = _buffers_and_launches(capture, target)
     of_frame = {one.index: number[i] for i, one in enumerate(capture.buffers) if one.kind is BufferKind.FRAME}
     of_output = [number[capture.output_buffers[tensors.index(one.tensor)]] for one in spec.outputs]
     return Graph(
@@ -85,7 +83,7 @@ def build_graph(spec: Spec, capture: Capture, views: Sequence[OutputView], tenso
         arena_bytes=capture.arena_bytes,
         buffers=buffers,
         programs=tuple(
-            Program(one.name, link.symbol(index), one.access, flops=one.flops)
+            Program(one.name, target.symbol(index), one.access, flops=one.flops)
             for index, one in enumerate(capture.kernels)
         ),
         launches=launches,
@@ -95,10 +93,15 @@ def build_graph(spec: Spec, capture: Capture, views: Sequence[OutputView], tenso
         ),
         aux=(),
         states=(),
-        # tolerances stay 0: the code is built for one CPU baseline and calls no library, so results are the same bits
+        # tolerances stay 0: the code is built for one CPU baseline or device and calls no library: equal bits
         outputs=tuple(Output(view, buffer) for view, buffer in zip(views, of_output, strict=True)),
         entrypoints=(_entrypoint(spec, len(launches)),),
     )
+
+
+def with_code(graph: Graph, binary_bytes: int) -> Graph:
+    """The graph with each program's binary at the start of the code blob; `binary_bytes` is 0 for one linked object."""
+    return replace(graph, programs=tuple(replace(one, code_bytes=binary_bytes) for one in graph.programs))
 
 
 def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:
@@ -114,12 +117,14 @@ def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:
     )
 
 
-def _buffers_and_launches(capture: Capture) -> tuple[tuple[Buffer, ...], tuple[Launch, ...], dict[int, int]]:
+def _buffers_and_launches(
+    capture: Capture, target: Target
+) -> tuple[tuple[Buffer, ...], tuple[Launch, ...], dict[int, int]]:
     """Graph buffers, launches over them, and the graph's number of each captured buffer that is not arena."""
     plan = plan_arena(capture)
     outside = [index for index, one in enumerate(capture.buffers) if one.kind is not BufferKind.ARENA]
     number = {index: position for position, index in enumerate(outside)}
-    buffers = [_buffer(capture.buffers[index]) for index in outside] + [
+    buffers = [_buffer(capture.buffers[index], target.align_bytes) for index in outside] + [
         Buffer(BufferKind.ARENA, one.size_bytes, one.offset, ARENA_ALIGN_BYTES) for one in plan.values
     ]
     launches = []
@@ -131,15 +136,12 @@ def _buffers_and_launches(capture: Capture) -> tuple[tuple[Buffer, ...], tuple[L
                 arguments.append(Argument(number[span.buffer], span.offset, span.size_bytes))
             else:
                 arguments.append(Argument(len(outside) + value.value, value.offset, value.size_bytes))
-        cores = capture.kernels[launch.kernel].cores
-        launches.append(Launch(launch.kernel, tuple(arguments), global_size=(cores,)))
+        launches.append(Launch(launch.kernel, tuple(arguments), *target.launch_size(capture.kernels[launch.kernel])))
     return tuple(buffers), tuple(launches), number
 
 
-def _buffer(captured: CapturedBuffer) -> Buffer:
-    if captured.kind is BufferKind.WEIGHTS:
-        return Buffer(captured.kind, captured.size_bytes, captured.offset, WEIGHTS_ALIGN_BYTES)
-    return Buffer(captured.kind, captured.size_bytes, 0, BOUND_ALIGN_BYTES)
+def _buffer(captured: CapturedBuffer, align_bytes: int) -> Buffer:
+    return Buffer(captured.kind, captured.size_bytes, captured.offset, align_bytes)
 
 
 def golden_frames(spec: Spec, seed: int) -> list[bytes]:
@@ -172,25 +174,14 @@ def with_goldens(graph: Graph, outputs: Sequence[Sequence[bytes]]) -> tuple[Grap
     return replace(graph, goldens=tuple(vectors)), bytes(blob)
 
 
-def link_code(spec: Spec, capture: Capture) -> bytes:
-    """The shared object with every kernel and the queue runtime."""
-    kernels = [
-        link.Kernel(one.source, one.name, len(one.access) if one.takes_core else None) for one in capture.kernels
-    ]
-    return link.link(kernels, arch=spec.target.arch, cpu=spec.target.cpu)
-
-
-def write(path: Path, spec: Spec, parts: dict[str, bytes], features: Sequence[str], memory_bytes: int) -> None:
+def write(path: Path, spec: Spec, parts: dict[str, bytes], target: Target, memory_bytes: int) -> None:
     """The unsigned bundle of `parts` (graph, code, weights, goldens)."""
     stated = statement.Statement(
         model=statement.Model(spec.model.name, spec.model.version, spec.model.release),
         abi_version=ABI_VERSION,
         hal_version=HAL_VERSION,
-        target=statement.Target(spec.target.driver, spec.target.arch, tuple(features), memory_bytes),
-        compiler=statement.Compiler(
-            version("tinygrad"),
-            (("cpu", spec.target.cpu), ("threads", spec.target.threads), ("ziglang", version("ziglang"))),
-        ),
+        target=target.stated(memory_bytes),
+        compiler=statement.Compiler(version("tinygrad"), target.options()),
         blobs=tuple(describe_blob(name, data) for name, data in parts.items()),
     )
     write_bundle(path, stated, parts)

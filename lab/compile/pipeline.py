@@ -10,13 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lab.compile.activations import use_fast_activations
-from lab.compile.layout import use_channels_last
 from lab.compile.model import Model
 from lab.compile.network import Network, read_network
 from lab.compile.preprocess import Preprocessor
 from lab.compile.rewrite import fold_batch_norm
 from lab.compile.spec import Spec
+from lab.compile.target import Target
 
 
 class Pipeline:
@@ -38,13 +37,12 @@ class Pipeline:
         return [outputs[name].contiguous() for name in self.tensors]
 
 
-def build_pipeline(spec: Spec, model: Model) -> Pipeline:
+def build_pipeline(spec: Spec, model: Model, target: Target) -> Pipeline:
     """Reads the model onto the open device and rewrites it for the target."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.data)
         network = read_network(path)
     fold_batch_norm(network)
-    use_channels_last(network)
-    use_fast_activations(network)
+    target.rewrite(network)
     return Pipeline(spec, network)

@@ -33,9 +33,9 @@ class TargetSpec:
     driver: str
     arch: str
     cpu: str
-    """The CPU baseline in zig's spelling, for instance x86_64_v3."""
+    """cpu: the CPU baseline in zig's spelling, for instance x86_64_v3. Empty for other drivers."""
     threads: int
-    """Workers that every launch is fanned over."""
+    """cpu: workers that every launch is fanned over. 1 for other drivers."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from abi.stream_format import FormatError, StreamFormat
 from lab.compile.pixels import FORMATS
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
+from lab.compile.target import TARGETS
 
 _NAME = r"[a-z0-9_.-]{1,64}"
 _SEMVER = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?"
@@ -127,9 +128,14 @@ def _model(table: Table, folder: Path) -> ModelSpec:
 
 
 def _target(table: Table) -> TargetSpec:
+    driver = table.choice("driver", TARGETS)
+    arch = table.choice("arch", ("x86_64", "aarch64"))
+    if driver != "cpu":  # its code is for the one device in the machine, whatever processor is beside it
+        table.finish()
+        return TargetSpec(driver, arch, cpu="", threads=1)
     spec = TargetSpec(
-        driver=table.choice("driver", ("cpu",)),
-        arch=table.choice("arch", ("x86_64", "aarch64")),
+        driver=driver,
+        arch=arch,
         cpu=table.text("cpu", r"[a-z0-9_]{1,64}", "a CPU in zig's spelling like x86_64_v3 or cortex_a78"),
         threads=table.integer("threads", 1, 64),
     )
@@ -251,7 +257,10 @@ def load_spec(path: Path) -> Spec:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CompileRefused(
-            CompileRefusal.SPEC_UNREADABLE, str(path), expected="a readable TOML file", found=str(error),
+            CompileRefusal.SPEC_UNREADABLE,
+            str(path),
+            expected="a readable TOML file",
+            found=str(error),
             todo="mend the file or the path",
         ) from error
     root = Table(path, "", values)

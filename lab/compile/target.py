@@ -1,0 +1,73 @@
+"""What a compile target is to the compiler: how tinygrad is opened for it, and how its kernels become code.
+
+A closed table, as the drivers of the HAL are: `cpu` and `opencl`. A target refuses a machine that is not of its kind,
+because the checks run the kernels.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from signing import statement
+
+if TYPE_CHECKING:
+    from lab.compile.capture import Capture, Kernel
+    from lab.compile.spec import Spec, TargetSpec
+
+TARGETS = ("cpu", "opencl")
+
+
+class Target(Protocol):
+    """One target on this machine. tinygrad_device: where tinygrad's tensors live in its context.
+
+    align_bytes: what weights, arena and bound buffers are aligned to. text: for reports.
+    """
+
+    tinygrad_device: str
+    align_bytes: int
+    text: str
+
+    def context(self) -> AbstractContextManager[None]:
+        """Within it tinygrad compiles and runs for this target."""
+        ...
+
+    def rewrite(self, network: Any) -> None:
+        """Give the network the layout and the operators that suit the target."""
+        ...
+
+    def code(self, capture: Capture) -> bytes:
+        """The `code` blob: every kernel of the capture."""
+        ...
+
+    def symbol(self, index: int) -> str:
+        """What kernel `index` is called in the code."""
+        ...
+
+    def binary_bytes(self, code_bytes: int) -> int:
+        """Program.codeBytes: how much of the blob each program's binary is; 0 where the blob is one linked object."""
+        ...
+
+    def launch_size(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Launch.global and Launch.local."""
+        ...
+
+    def stated(self, memory_bytes: int) -> statement.Target:
+        """What the statement says of the machine."""
+        ...
+
+    def options(self) -> tuple[tuple[str, statement.OptionValue], ...]:
+        """What the statement says of the compiler, sorted."""
+        ...
+
+
+def open_target(spec: Spec) -> Target:
+    """The spec's target on this machine. Raises CompileRefused TARGET where the machine is of another kind."""
+    wanted: TargetSpec = spec.target
+    if wanted.driver == "opencl":
+        from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415 (a target is loaded only where it is named)
+
+        return OpenClTarget(wanted)
+    from lab.compile.target_cpu import CpuTarget  # noqa: PLC0415
+
+    return CpuTarget(wanted)

@@ -1,0 +1,73 @@
+"""The CPU target: C kernels by the blocking rule, channels last, linked with the queue runtime by the pinned zig."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from hal.features import machine_features, missing_features
+from lab.compile import link
+from lab.compile.refusal import CompileRefusal, CompileRefused
+from lab.compile.spec import TargetSpec
+from lab.compile.toolchain import compile_context
+from signing import statement
+
+if TYPE_CHECKING:
+    from lab.compile.capture import Capture, Kernel
+
+
+class CpuTarget:
+    """See `lab.compile.target.Target`."""
+
+    tinygrad_device = "CPU"
+    align_bytes = 64
+    """A cache line, as tinygrad's vector loads and stores need it."""
+
+    def __init__(self, spec: TargetSpec) -> None:
+        if os.uname().machine != spec.arch:
+            raise CompileRefused(
+                CompileRefusal.TARGET, "target.arch", expected=f"{os.uname().machine}, this machine's",
+                found=spec.arch, todo=f"compile on a machine with {spec.arch}: the checks run the kernels",
+            )  # fmt: skip
+        self._features = link.features(spec.arch, spec.cpu)
+        missing = missing_features(self._features, machine_features())
+        if missing:
+            raise CompileRefused(
+                CompileRefusal.TARGET, "target.cpu", expected=f"the CPU features of {spec.cpu}",
+                found=f"a machine without {', '.join(missing)}", todo="compile on a machine that has them",
+            )  # fmt: skip
+        self._spec = spec
+        self.text = f"cpu {spec.arch} {spec.cpu}, {spec.threads} threads"
+
+    def context(self) -> AbstractContextManager[None]:
+        return compile_context(self._spec.arch, self._spec.cpu, self._spec.threads)
+
+    def rewrite(self, network: Any) -> None:
+        from lab.compile.activations import use_fast_activations  # noqa: PLC0415 (they import tinygrad)
+        from lab.compile.layout import use_channels_last  # noqa: PLC0415
+
+        use_channels_last(network)
+        use_fast_activations(network)
+
+    def code(self, capture: Capture) -> bytes:
+        kernels = [
+            link.Kernel(one.source, one.name, len(one.access) if one.takes_core else None) for one in capture.kernels
+        ]
+        return link.link(kernels, arch=self._spec.arch, cpu=self._spec.cpu)
+
+    def symbol(self, index: int) -> str:
+        return link.symbol(index)
+
+    def binary_bytes(self, code_bytes: int) -> int:
+        return 0
+
+    def launch_size(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (kernel.cores,), ()
+
+    def stated(self, memory_bytes: int) -> statement.Target:
+        return statement.Target("cpu", self._spec.arch, tuple(self._features), memory_bytes)
+
+    def options(self) -> tuple[tuple[str, statement.OptionValue], ...]:
+        return (("cpu", self._spec.cpu), ("threads", self._spec.threads), ("ziglang", version("ziglang")))
