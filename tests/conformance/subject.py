@@ -1,7 +1,8 @@
 """A graph with every kind of buffer and C kernels of known meaning, linked as a bundle's code would be.
 
-Entrypoints: `run` (frame -> two arena buffers that share bytes in turn -> output, on several cores), `long` (works for as
-many rounds as the frame's first u32 says), `state` (adds the frame to a running sum), `aux` (scales by an aux input).
+Entrypoints: `run` (frame -> two arena buffers that share bytes in turn -> output, on several cores), `long` (works for
+as many rounds as the frame's first u32 says), `state` (adds the frame to a running sum), `aux` (scales by an aux
+input), `steps` (eight long launches one after another, to be cancelled in between).
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ WIDTH, HEIGHT = 64, 16
 COUNT = WIDTH * HEIGHT  # bytes of a frame, elements of the output
 OUT_BYTES = 4 * COUNT
 CORES = 2
+STEPS = 8
+RUN, LONG, STATEFUL, AUXILIARY, STEPPED = range(5)  # entrypoints
 
 _HALF = f"for (int i = core * {COUNT // CORES}; i < (core + 1) * {COUNT // CORES}; i++)"
 KERNELS = (
     Kernel(f"void widen(float* restrict o, unsigned char* restrict a, const int core) {{ {_HALF} o[i] = a[i]; }}",
            "widen", 2),
-    Kernel(f"void add(float* restrict o, float* restrict a, const int core, const int n) {{ {_HALF} o[i] = a[i] + n; }}",
-           "add", 2),
+    Kernel(f"""void add(float* restrict o, float* restrict a, const int core, const int n) {{
+      {_HALF} o[i] = a[i] + n; }}""", "add", 2),
     Kernel(f"""void rounds(float* restrict o, unsigned int* restrict a) {{
       volatile unsigned int x = 1;
       for (unsigned int r = 0; r < a[0]; r++) for (int i = 0; i < 1000; i++) x = x * 1664525u + 1013904223u;
@@ -95,6 +98,8 @@ def graph(threads: int = 2, budget_ns: int = 5_000_000_000) -> Graph:
             Launch(2, (whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT))),
             Launch(3, (whole(STATE, 0, OUT_BYTES), whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT))),
             Launch(4, (whole(OUT, 0, OUT_BYTES), whole(FRAME, 0, COUNT), whole(AUX, 0, 4))),
+            *(Launch(2, (whole(OUT if i == STEPS - 1 else ONE, 0, OUT_BYTES), whole(FRAME, 0, COUNT)))
+              for i in range(STEPS)),
         ),
         frames=(FrameInput("image", "road", frame_format(), FRAME),),
         aux=(AuxInput("gain", DType.FLOAT32, (1,), AUX, has_default=True, default_value=b"\0\0\x80\x3f"),),
@@ -105,6 +110,7 @@ def graph(threads: int = 2, budget_ns: int = 5_000_000_000) -> Graph:
             Entrypoint("long", 4, 1, (0,), (), (0,), budget_ns),
             Entrypoint("state", 5, 1, (0,), (), (0,), budget_ns),
             Entrypoint("aux", 6, 1, (0,), (0,), (0,), budget_ns),
+            Entrypoint("steps", 7, STEPS, (0,), (), (0,), budget_ns),
         ),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -406,7 +407,7 @@ def _other(value: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if type(value) is int:
         return st.integers(0, 300) | st.integers(0, (1 << 64) - 1)
-    if isinstance(value, int):
+    if isinstance(value, IntEnum):
         return st.sampled_from(list(type(value)))
     if isinstance(value, float):
         return st.floats()

@@ -1,0 +1,82 @@
+"""One suite, every driver; and broken drivers, each of which one check must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hal.accelerator import Accelerator, open_accelerator
+from hal.broken import BrokenAccelerator, Fault
+from hal.conformance import CHECKS, Subject, Verdict, run_check, run_checks
+from tests.conformance import subject
+
+SECOND_NS = 1_000_000_000
+LONG_FENCE = (Fault.NEVER_SIGNALS, Fault.OUT_OF_ORDER)  # found by waiting in vain: wait less
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Accelerator]:
+    accelerator = open_accelerator("cpu")
+    yield accelerator
+    accelerator.close()
+
+
+@pytest.fixture(scope="module")
+def tried() -> Subject:
+    return Subject(subject.module(), subject.RUN, subject.LONG, many=10_000)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_cpu_driver_conforms(cpu: Accelerator, tried: Subject, check: str) -> None:
+    finding = run_check(cpu, tried, check)
+    assert finding.verdict is Verdict.PASSED, finding.detail
+
+
+@pytest.mark.parametrize("entrypoint", [subject.STATEFUL, subject.AUXILIARY])
+def test_state_and_aux_inputs_conform(cpu: Accelerator, entrypoint: int) -> None:
+    findings = run_checks(cpu, Subject(subject.module(), entrypoint, many=100))
+    failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
+    assert not failed
+    skipped = {finding.check for finding in findings if finding.verdict is Verdict.SKIPPED}
+    assert skipped == {"long-run", "deadline", "queue-full", "cancel", "hang"}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_do_not_depend_on_the_number_of_workers(cpu: Accelerator, threads: int) -> None:
+    checks = ("completion", "fresh-output", "rotation", "many")
+    findings = run_checks(cpu, Subject(subject.module(threads), many=500), checks)
+    assert [finding.verdict for finding in findings] == [Verdict.PASSED] * len(checks), findings
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_broken_driver_is_caught(fault: Fault, tried: Subject) -> None:
+    limit_ns = SECOND_NS // 2 if fault in LONG_FENCE else tried.limit_ns
+    tried = Subject(tried.module, tried.entrypoint, tried.long_entrypoint, many=100, limit_ns=limit_ns)
+    accelerator = open_accelerator("cpu")
+    finding = run_check(BrokenAccelerator(accelerator, fault), tried, fault.caught_by)
+    assert finding.verdict is Verdict.FAILED
+    assert finding.check == fault.caught_by
+    assert finding.detail
+    accelerator.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "detail"),
+    [
+        (Fault.NO_WORK, "the fence signalled with 4096 of 4096 output bytes not written"),
+        (Fault.STALE_OUTPUT, "two different inputs gave the same output: it is stale or constant"),
+        (Fault.DEVICE_COUNT, "the driver lists 1 devices, the opened runtime sees 2"),
+        (Fault.WRITES_OUTSIDE, "bytes outside the output were written"),
+        (Fault.HOST_FALLBACK, "the device counted 0 of 4 launches: the host ran the rest"),
+    ],
+)
+def test_the_finding_says_what_is_broken(fault: Fault, detail: str, tried: Subject) -> None:
+    accelerator = open_accelerator("cpu")
+    assert run_check(BrokenAccelerator(accelerator, fault), tried, fault.caught_by).detail == detail
+    accelerator.close()
+
+
+def test_an_unknown_check_is_an_error(cpu: Accelerator, tried: Subject) -> None:
+    with pytest.raises(KeyError):
+        run_checks(cpu, tried, ("no-such-check",))
