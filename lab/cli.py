@@ -11,48 +11,54 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from rich.console import Console
+from rich.progress import Progress
+
+from client import errors as client_errors
 from lab.compile.refusal import CompileRefused
+from lab.hil.daemon import DaemonFailed
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
 from lab.sign import cli as sign_cli
-from signing.refusal import Refused
+from signing import refusal as signing_refusal
 
 DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
 
 Command = Callable[[argparse.Namespace], int]
 
 
-class _Refusal(Protocol):
-    code: Any
-    what: str
-    expected: str
-    found: str
-    todo: str
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = parser().parse_args(argv)
+    command: Command = arguments.command
     try:
-        command: Command = arguments.command
         return command(arguments)
-    except (CompileRefused, Refused, LogRefused) as refusal:
-        print(refusal_text(refusal, as_json=arguments.json), file=sys.stderr)
-        return REFUSED
-    except (OSError, ValueError) as error:
+    except (CompileRefused, signing_refusal.Refused, LogRefused) as refusal:
+        text = _refusal_text(refusal.code.value, refusal, refusal.todo, as_json=arguments.json)
+    except client_errors.Refused as refusal:
+        code = refusal.code.name.lower().replace("_", "-")
+        text = _refusal_text(code, refusal, refusal.action, as_json=arguments.json)
+    except (OSError, ValueError, DaemonFailed) as error:
         print(f"fenced-lab: {error}", file=sys.stderr)
         return FAULT
+    print(text, file=sys.stderr)
+    return REFUSED
 
 
-def refusal_text(refusal: _Refusal, *, as_json: bool) -> str:
+class _Refusal(Protocol):
+    what: str
+    expected: str
+    found: str
+
+
+def _refusal_text(code: str, refusal: _Refusal, action: str, *, as_json: bool) -> str:
     """A refusal as a person or a script reads it."""
-    code = refusal.code.value
-    parts = {"what": refusal.what, "expected": refusal.expected, "found": refusal.found, "action": refusal.todo}
+    parts = {"expected": refusal.expected, "found": refusal.found, "action": action}
     if as_json:
-        return json.dumps({"refused": code, **parts})
-    return f"refused: {code}: {refusal.what}\n" + "".join(f"  {key:9}{value}\n" for key, value in parts.items())
+        return json.dumps({"refused": code, "what": refusal.what, **parts})
+    return f"refused: {code}: {refusal.what}\n" + "\n".join(f"  {key:10}{value}" for key, value in parts.items())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,9 +85,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
-    from lab.compile import compiler  # noqa: PLC0415 (brings tinygrad in, which no other command needs)
+    from lab.compile.compiler import compile_spec  # noqa: PLC0415 (brings tinygrad in, which no other command needs)
+    from lab.compile.spec_toml import load_spec  # noqa: PLC0415
 
-    return compiler.command(arguments.spec, arguments.output, as_json=arguments.json)
+    output: Path = arguments.output or Path(f"{load_spec(arguments.spec).model.name}.unsigned.fenced")
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        report = compile_spec(arguments.spec, output, progress=progress)
+    print(report.to_json() if arguments.json else report.to_text())
+    return DONE
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ class _Signed:
 
 def run(folder: Path, *, frames: int, rate_hz: float) -> int:
     """Run the demo in `folder`, which is made anew. Returns 0 when everything it claims was seen, else 1."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

@@ -23,6 +23,9 @@ from abi.stream_format import StreamFormat
 from client.camera import Camera
 from client.consumer import Consumer, Delivery
 
+QUEUE = 2
+"""Results that may wait for us; in lock-step there is never more than one."""
+
 Fill = Callable[[NDArray[np.uint8]], object]
 """Writes a whole frame into the buffer it is given: uint8 [bufferBytes], shared memory."""
 
@@ -53,7 +56,7 @@ class Drive:
     def __init__(self, sockets: Path, stream: str, stream_format: StreamFormat, model: str, *, slots: int = 2,
                  timeout_s: float = 10.0) -> None:  # fmt: skip
         self.timeout_s = timeout_s
-        self.consumer = Consumer.subscribe(sockets / "consumer.sock", model, DeliveryPolicy.EVERY, 8, name="drive")
+        self.consumer = Consumer.subscribe(sockets / "consumer.sock", model, DeliveryPolicy.EVERY, QUEUE, name="drive")
         try:
             self.camera = Camera.open(sockets / "camera.sock", stream, stream_format, slots, name="drive")
         except BaseException:
