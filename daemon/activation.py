@@ -46,6 +46,8 @@ class Activator:
             outcome = self._loader.load(path)
         except ModelRefused as refused:
             outcome = refused
+            # its trace would keep the frames of the load, and with them the bundle's memory, until a collection
+            outcome.__traceback__ = outcome.__cause__ = outcome.__context__ = None
         except Exception as fault:  # the bulkhead: whatever a bundle sets off, what serves now goes on serving
             outcome = ModelRefused(
                 Step.LOAD,

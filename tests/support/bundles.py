@@ -6,8 +6,8 @@ Their frames are R8 pictures of 64 x 16; `values` is one float32 a pixel. Kernel
     slow   values = pixel, after about as many milliseconds as the first pixel says
     total  values = the sum of all frames so far (recurrent state)
     scale  values = pixel * the aux input `gain` (float32)
-    lazy   values = pixel, but the last one is not written where the first pixel is 255
-    nan    values = 0 / (pixel - 255): NaN or -0 as the pixels say
+    lazy   values = pixel, but the last two are not written where the first pixel is 255
+    inf    values = pixel / (pixel - 255): infinity where a pixel is 255
     pair   values = left pixel - right pixel (two streams)
 """
 
@@ -78,13 +78,13 @@ KERNELS = (
     Kernel(f"""void scale(float* restrict o, unsigned char* restrict a, float* restrict k) {{
       {_LOOP} o[i] = a[i] * k[0]; }}""", "scale"),
     Kernel(f"""void lazy(float* restrict o, unsigned char* restrict a) {{
-      for (int i = 0; i < {PIXELS} - (a[0] == 255); i++) o[i] = a[i]; }}""", "lazy"),
-    Kernel(f"""void nan(float* restrict o, unsigned char* restrict a) {{
-      {_LOOP} o[i] = 0.0f / (a[i] - 255); }}""", "nan"),
+      for (int i = 0; i < {PIXELS} - 2 * (a[0] == 255); i++) o[i] = a[i]; }}""", "lazy"),
+    Kernel(f"""void inf(float* restrict o, unsigned char* restrict a) {{
+      {_LOOP} o[i] = a[i] / (a[i] - 255.0f); }}""", "inf"),
     Kernel(f"""void pair(float* restrict o, unsigned char* restrict a, unsigned char* restrict b) {{
       {_LOOP} o[i] = (float)a[i] - (float)b[i]; }}""", "pair"),
 )  # fmt: skip
-NAMES = ("add", "slow", "total", "scale", "lazy", "nan", "pair")
+NAMES = ("add", "slow", "total", "scale", "lazy", "inf", "pair")
 FRAME, OUT, EXTRA = 0, 1, 2
 
 Pixels = NDArray[np.uint8]
@@ -176,7 +176,7 @@ class TinyModel:
         return AuxInput("gain", DType.FLOAT32, (1,), EXTRA, self.aux_max_age_ns, bool(default), default)
 
     def seeds(self) -> tuple[int, int]:
-        """Golden seeds whose pictures the kernel takes quickly and without NaN."""
+        """Golden seeds whose pictures the kernel takes quickly and without infinity."""
         found = [seed for seed in range(1, 2000) if self._is_suitable(_golden_frame(seed))]
         return found[0], found[1]
 
@@ -194,8 +194,8 @@ class TinyModel:
             return pixels * np.float32(gain)
         if self.kernel == "pair":
             return pixels - frames[1].astype(np.float32)
-        if self.kernel == "nan":
-            return np.float32(0) / (pixels - np.float32(255))
+        if self.kernel == "inf":
+            return pixels / (pixels - np.float32(255))
         return pixels
 
     def goldens(self) -> bytes:

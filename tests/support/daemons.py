@@ -118,11 +118,21 @@ class DaemonThread(Sockets):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
+    def camera_when_ready(self) -> Camera:
+        """For a daemon that will end by itself: starts it and opens a camera."""
+        self._thread.start()
+        assert self.ready.wait(LIMIT_S)
+        return self.camera()
+
+    def join(self) -> None:
+        """Waits for a daemon that ends by itself."""
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
     def run_to_the_end(self) -> int | None:
         """For a daemon that ends by itself; returns its exit status."""
         self._thread.start()
-        self._thread.join(LIMIT_S)
-        assert not self._thread.is_alive()
+        self.join()
         return self.exit_status
 
     def stop(self) -> None:

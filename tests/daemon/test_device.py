@@ -1,0 +1,102 @@
+"""What the device does wrong is seen: no result is published, and no slot is freed before its fence or a reset."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abi.flat import ResultFlag
+from abi.graph import NanPolicy
+from tests.support.bundles import BundleMaker, TinyModel
+from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+
+
+def test_an_output_that_was_not_written_trips_the_canary(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel("lazy"))], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        run_one(camera, consumer, 1, picture(1))
+        submit(camera, 2, picture(2, first=255))
+        counted = ended(camera)
+        assert (counted["run"], counted["lost"]) == (1, 1)
+        with pytest.raises(TimeoutError):
+            consumer.recv()
+        run_one(camera, consumer, 3, picture(3))
+        assert daemon.status()["models"][0]["runs"]["canary"] == 1
+
+
+@pytest.mark.parametrize("policy", [NanPolicy.REFUSE, NanPolicy.FLAG])
+def test_infinity_is_refused_or_flagged_as_the_contract_says(
+    tmp_path: Path, maker: BundleMaker, policy: NanPolicy
+) -> None:
+    model = TinyModel("inf", nan=policy)
+    with (
+        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        assert ResultFlag.NAN not in run_one(camera, consumer, 1, picture(1)).receipt.flags
+        submit(camera, 2, picture(2, first=255))
+        if policy is NanPolicy.REFUSE:
+            assert ended(camera)["lost"] == 1
+            assert daemon.status()["models"][0]["runs"]["not_finite"] == 1
+        else:
+            delivery = consumer.recv(timeout_s=LIMIT_S)
+            assert ResultFlag.NAN in delivery.receipt.flags
+            assert np.isinf(delivery.outputs["values"][0])
+
+
+def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(tmp_path: Path, maker: BundleMaker) -> None:
+    model = TinyModel("slow", budget_ns=60_000_000)
+    with (
+        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        epoch = run_one(camera, consumer, 1, picture(1)).receipt.state_epoch
+        submit(camera, 2, picture(2, first=120))  # ends by itself within the time that a reset may take
+        assert ended(camera)["lost"] == 1
+        assert not daemon.lost.is_set()
+        delivery = run_one(camera, consumer, 3, picture(3))
+        assert np.array_equal(delivery.outputs["values"], model.values(picture(3)))
+        assert delivery.receipt.state_epoch == epoch + 1
+        assert delivery.receipt.frames[0].sequence == 3
+        assert daemon.status()["faults"]["device_resets"] == 1
+
+
+def test_a_device_that_cannot_be_reset_ends_the_daemon(tmp_path: Path, maker: BundleMaker) -> None:
+    model = TinyModel("slow", budget_ns=20_000_000)
+    daemon = DaemonThread(tmp_path, [maker.write(model)], maker)
+    with daemon.camera_when_ready() as camera:
+        submit(camera, 1, picture(1, first=255))
+        submit(camera, 2, picture(2, first=255))
+        assert daemon.lost.wait(LIMIT_S)
+        assert camera.ledger.held == 2  # no fence signalled and no reset succeeded: the slots were never given back
+    daemon.join()
+    assert daemon.exit_status == 1
+    assert '"event":"device.lost"' in (tmp_path / "state" / "audit.jsonl").read_text()
+
+
+def test_the_fence_is_real(tmp_path: Path, maker: BundleMaker) -> None:
+    """A long kernel: nothing is published 50 ms into it, and the whole output after its end."""
+    model = TinyModel("slow")
+    with (
+        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        submit(camera, 1, picture(1, first=200))
+        with pytest.raises(TimeoutError):
+            consumer.recv(timeout_s=0.05)
+        status = daemon.status()["models"][0]
+        assert (status["busy"], status["runs"]["published"]) == (True, 0)
+        assert camera.poll() == 0
+        delivery = consumer.recv(timeout_s=LIMIT_S)
+        assert np.array_equal(delivery.outputs["values"], model.values(picture(1, first=200)))
+        assert delivery.receipt.completed_ns - delivery.receipt.started_ns > 50_000_000
+        assert delivery.receipt.published_ns < time.monotonic_ns()

@@ -1,0 +1,350 @@
+"""A model serves only after everything held; whatever is refused, what served before goes on serving."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abi.graph import Graph
+from abi.packet import RefusalCode
+from client.errors import ConnectionLost, Refused
+from daemon import models
+from daemon.audit import verify
+from daemon.models import ModelLoader
+from daemon.refusal import ModelRefused
+from tests.simulators import BundleSimulator, flip_byte
+from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel
+from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+
+OLD = TinyModel("add", number=3)
+NEW = TinyModel("add", version="2.0.0", release=2, number=50)
+
+
+def unsigned(simulator: BundleSimulator) -> None:
+    simulator.signers = ()
+
+
+def by_release_only(simulator: BundleSimulator) -> None:
+    simulator.signers = simulator.keys.release
+
+
+def altered_golden(simulator: BundleSimulator) -> None:
+    simulator.blobs["goldens"] = flip_byte(simulator.blobs["goldens"], 0)
+
+
+def no_graph(simulator: BundleSimulator) -> None:
+    simulator.blobs["graph"] = b"\x80\x04N."  # a pickle
+
+
+def other_code(simulator: BundleSimulator) -> None:
+    simulator.blobs["code"] = b"\x7fELF" + bytes(4096)
+
+
+def other_hal(simulator: BundleSimulator) -> None:
+    simulator.statement = replace(simulator.statement, hal_version=2)
+
+
+def too_much_memory(simulator: BundleSimulator) -> None:
+    target = replace(simulator.statement.target, min_memory_bytes=1 << 50)
+    simulator.statement = replace(simulator.statement, target=target)
+
+
+def upper_case_name(simulator: BundleSimulator) -> None:
+    simulator.statement = replace(simulator.statement, model=replace(simulator.statement.model, name="Tiny"))
+
+
+def beyond_the_output(graph: Graph) -> Graph:
+    launch = graph.launches[0]
+    argument = replace(launch.arguments[0], size_bytes=OUT_BYTES + 4)
+    return replace(graph, launches=(replace(launch, arguments=(argument, *launch.arguments[1:])),))
+
+
+def one_golden(graph: Graph) -> Graph:
+    return replace(graph, goldens=graph.goldens[:1])
+
+
+def golden_beyond(graph: Graph) -> Graph:
+    return replace(graph, goldens=(graph.goldens[0], replace(graph.goldens[1], output_offset=1 << 20)))
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "unsigned": ({"edit": unsigned}, "trust", "no-valid-signature"),
+    "signed by one role": ({"edit": by_release_only}, "trust", "threshold-not-met"),
+    "wrong CPU features": ({"cpu_features": ("avx512_teleport",)}, "trust", "target-mismatch"),
+    "another HAL version": ({"edit": other_hal}, "trust", "target-mismatch"),
+    "more memory than there is": ({"edit": too_much_memory}, "trust", "target-mismatch"),
+    "a pickle for a graph": ({"edit": no_graph}, "admission", "truncated"),
+    "code that is no ELF file": ({"edit": other_code}, "admission", "code"),
+    "a launch beyond its buffer": ({"edit_graph": beyond_the_output}, "admission", "argument-range"),
+    "altered golden outputs": ({"edit": altered_golden}, "self-test", "self-test-golden"),
+    "one golden vector": ({"edit_graph": one_golden}, "self-test", "self-test-goldens"),
+    "a golden vector beyond the blob": ({"edit_graph": golden_beyond}, "self-test", "self-test-goldens"),
+    "a name that the ABI cannot carry": ({"edit": upper_case_name}, "contract", "model-name"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_bad_bundle_is_refused_by_name_and_the_old_model_serves_on(
+    tmp_path: Path, maker: BundleMaker, case: str
+) -> None:
+    how, step, code = REFUSALS[case]
+    bad = maker.write(NEW, "bad.fenced", **how)
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        before = control.status()["device"]["memory"]
+        with pytest.raises(Refused) as refused:
+            control.activate(bad)
+        assert refused.value.code is RefusalCode.MODEL_REFUSED
+        assert refused.value.what.startswith(f"{code}:")
+        assert refused.value.action
+        outputs = run_one(camera, consumer, 1, picture(1)).outputs
+        assert np.array_equal(outputs["values"], OLD.values(picture(1)))
+        assert control.status()["device"]["memory"] == before
+        entry = json.loads((tmp_path / "state" / "audit.jsonl").read_text().splitlines()[-1])
+        assert (entry["event"], entry["step"], entry["code"]) == ("bundle.refused", step, code)
+    assert verify(str(tmp_path / "state" / "audit.jsonl")).entries > 3
+
+
+def test_an_oversize_bundle_is_refused_before_it_is_read(tmp_path: Path, maker: BundleMaker) -> None:
+    big = maker.folder / "big.fenced"
+    with big.open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    big.chmod(0o644)
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.control() as control,
+        pytest.raises(Refused, match="file-too-large"),
+    ):
+        control.activate(big)
+
+
+def test_a_bundle_outside_the_allowed_folders_is_not_opened(tmp_path: Path, maker: BundleMaker) -> None:
+    outside = tmp_path / "outside.fenced"
+    outside.write_bytes(maker.write(NEW).read_bytes())
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        for path in (outside, maker.folder / ".." / "outside.fenced", Path("outside.fenced")):
+            with pytest.raises(Refused) as refused:
+                control.activate(path)
+            assert refused.value.code is RefusalCode.NOT_PERMITTED
+
+
+def test_a_refused_bundle_at_start_ends_the_daemon_with_status_3(tmp_path: Path, maker: BundleMaker) -> None:
+    daemon = DaemonThread(tmp_path, [maker.write(OLD, edit=unsigned)], maker)
+    assert daemon.run_to_the_end() == 3
+    assert any("no-valid-signature" in line for line in daemon.log.lines)
+
+
+def test_a_switch_falls_between_two_frames_and_loses_none(tmp_path: Path, maker: BundleMaker) -> None:
+    new = maker.write(NEW)
+    more = '[stream.road]\nqueueing = "fifo"\nqueue_frames = 8\n'
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more=more) as daemon,
+        daemon.camera(slots=8) as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        old_digest = consumer.model_digest
+        answers: list[dict[str, Any]] = []
+        activation = threading.Thread(target=lambda: answers.append(control.activate(new)))
+        seen = []
+        sequence = 0
+        activation.start()
+        while activation.is_alive() or sequence < 20:
+            delivery = run_one(camera, consumer, sequence, picture(sequence))
+            model = OLD if delivery.receipt.model_digest == old_digest else NEW
+            assert np.array_equal(delivery.outputs["values"], model.values(picture(sequence)))
+            seen.append(model.number)
+            sequence += 1
+        delivery = run_one(camera, consumer, sequence, picture(sequence))
+        assert delivery.receipt.model_digest.hex() == answers[0]["digest"]
+        assert seen == sorted(seen)  # once the new one serves, the old one never does again
+        counted = ended(camera)
+        assert counted["run"] == counted["submitted"] == sequence + 1
+        assert answers[0]["version"] == "2.0.0"
+
+
+def test_rollback_brings_the_model_before_back(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        with pytest.raises(Refused):
+            control.rollback()
+        control.activate(maker.write(NEW))
+        assert control.status()["models"][0]["previous"] == "tiny 1.0.0 (release 1)"
+        assert control.rollback()["version"] == "1.0.0"
+        outputs = run_one(camera, consumer, 1, picture(1)).outputs
+        assert np.array_equal(outputs["values"], OLD.values(picture(1)))
+        assert control.rollback()["version"] == "2.0.0"
+        outputs = run_one(camera, consumer, 2, picture(2)).outputs
+        assert np.array_equal(outputs["values"], NEW.values(picture(2)))
+
+
+def test_many_activations_hold_two_models_and_no_more(tmp_path: Path, maker: BundleMaker) -> None:
+    bundles = [maker.write(replace(NEW, version=f"3.0.{at}", release=at, number=at)) for at in range(5)]
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        for bundle in bundles:
+            control.activate(bundle)
+        assert control.status()["device"]["memory"]["executables"] == 2
+
+
+@pytest.mark.parametrize("hand_over", [True, False])
+def test_state_is_handed_over_or_reset_as_the_contract_says(
+    tmp_path: Path, maker: BundleMaker, hand_over: bool
+) -> None:
+    old = TinyModel("total", hand_over=hand_over)
+    new = replace(old, version="2.0.0", release=2)
+    with (
+        DaemonThread(tmp_path, [maker.write(old)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        total = np.zeros_like(old.values(picture(0)))
+        for sequence in range(3):
+            delivery = run_one(camera, consumer, sequence, picture(sequence))
+            total += old.values(picture(sequence))
+            assert np.array_equal(delivery.outputs["values"], total)
+        epoch = delivery.receipt.state_epoch
+        control.activate(maker.write(new))
+        delivery = run_one(camera, consumer, 3, picture(3))
+        expected = new.values(picture(3)) + (total if hand_over else 0)
+        assert np.array_equal(delivery.outputs["values"], expected)
+        assert delivery.receipt.state_epoch == epoch + (0 if hand_over else 1)
+
+
+def test_reset_state_starts_anew_and_says_so_in_the_receipt(tmp_path: Path, maker: BundleMaker) -> None:
+    model = TinyModel("total")
+    with (
+        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        before = run_one(camera, consumer, 1, picture(1)).receipt
+        assert control.reset_state()["state_epoch"] == before.state_epoch + 1
+        delivery = run_one(camera, consumer, 2, picture(2))
+        assert np.array_equal(delivery.outputs["values"], model.values(picture(2)))
+        assert delivery.receipt.flags.name is not None
+        assert "STATE_RESET" in delivery.receipt.flags.name
+        after = run_one(camera, consumer, 3, picture(3)).receipt
+        assert "STATE_RESET" not in (after.flags.name or "")
+
+
+def test_a_model_with_other_outputs_ends_the_subscriptions_to_the_old_one(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(replace(NEW, unit="m")))
+        with pytest.raises(ConnectionLost, match="subscribe again"):
+            consumer.recv(timeout_s=LIMIT_S)
+        with daemon.consumer() as again:
+            assert run_one(camera, again, 1, picture(1)).units == {"values": "m"}
+
+
+def test_a_model_that_takes_another_models_stream_is_refused(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        with pytest.raises(Refused, match="stream-taken"):
+            control.activate(maker.write(replace(NEW, name="other")))
+        assert control.status()["device"]["memory"]["executables"] == 1
+
+
+def test_a_model_that_drops_a_stream_sends_its_camera_away(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(replace(NEW, streams=("wide",))))
+        with pytest.raises(ConnectionLost, match="does not take this stream"):
+            camera.wait(LIMIT_S)
+        daemon.camera("wide").close()
+
+
+def test_drain_refuses_new_frames_until_resume(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.control() as control,
+    ):
+        submit(camera, 1, picture(1, first=50))
+        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        assert control.drain()["state"] == "draining"
+        assert ended(camera)["run"] == 1  # what was in flight was finished
+        submit(camera, 2, picture(2))
+        assert ended(camera)["refusals"] == {"not_ready": 1}
+        assert control.resume()["state"] == "serving"
+        submit(camera, 3, picture(3))
+        assert ended(camera)["run"] == 2
+
+
+def test_a_second_activation_at_the_same_time_is_refused(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as one, daemon.control() as two:
+        load = ModelLoader.load
+        monkeypatch.setattr(ModelLoader, "load", lambda self, path: (gate.wait(LIMIT_S), load(self, path))[1])
+        new = maker.write(NEW)
+        waiting = threading.Thread(target=one.activate, args=(new,))
+        waiting.start()
+        daemon.wait_for(lambda status: daemon.service._activator.busy)
+        with pytest.raises(Refused) as refused:
+            two.activate(new)
+        assert refused.value.code is RefusalCode.LIMIT
+        gate.set()
+        waiting.join()
+
+
+@pytest.mark.parametrize("fault", [MemoryError("planted"), ModelRefused])
+def test_a_fault_while_loading_leaves_the_old_model_serving(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch, fault: Any
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault if isinstance(fault, Exception) else RuntimeError("planted")
+
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        monkeypatch.setattr(models, "decode", fail)
+        with pytest.raises(Refused, match="fault: loading"):
+            control.activate(maker.write(NEW))
+        assert control.status()["state"] == "serving"
+
+
+def test_loaded_bytes_are_the_verified_ones(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = maker.write(NEW)
+    verified: Callable[..., Any] = models.verify_bundle
+
+    def verify_then_swap(*arguments: Any, **named: Any) -> Any:
+        bundle = verified(*arguments, **named)
+        evil = new.with_name("evil")
+        evil.write_bytes(b"other bytes")
+        os.replace(evil, new)
+        return bundle
+
+    monkeypatch.setattr(models, "verify_bundle", verify_then_swap)
+    with (
+        DaemonThread(tmp_path, [new], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        outputs = run_one(camera, consumer, 1, picture(1)).outputs
+        assert np.array_equal(outputs["values"], NEW.values(picture(1)))
