@@ -19,8 +19,13 @@ from tests.support.link import (
     raw_submit,
     refuse,
     remote,
+    stream_format,
     wire,
 )  # fmt: skip
+
+
+def test_what_a_camera_leaves_out_is_unknown() -> None:
+    assert camera().submit() == Submit(1, 0, 1, 1, 100, 100, 2, 0, 0)
 
 
 def test_a_frame_goes_over_and_comes_back() -> None:
@@ -106,6 +111,14 @@ def test_a_frame_of_no_open_stream_is_refused() -> None:
     assert refuse(link.daemon, stream_id=2) is RefusalCode.UNKNOWN_STREAM
     assert refuse(Link(Role.CAMERA).greet().daemon) is RefusalCode.UNKNOWN_STREAM
     assert link.daemon.streams[1].ledger.submitted == 0
+
+
+def test_a_frame_before_any_buffer_was_registered_is_refused() -> None:
+    link = Link(Role.CAMERA).greet()
+    link.ask(m.OpenStream("road", stream_format()))
+    link.answer(m.StreamOpened(1, 4))
+    assert refuse(link.daemon) is RefusalCode.UNKNOWN_SLOT
+    assert local(link.submit)[0] == "slot"
 
 
 def test_a_slot_beyond_the_registered_is_refused() -> None:
@@ -244,7 +257,9 @@ def test_a_camera_submits_only_what_is_its_own() -> None:
         assert local(lambda slot=slot: send(slot)) == ("slot", "0..2", str(slot))  # type: ignore[misc]
     assert local(lambda: send(eof_ns=99)) == ("eofNs", "at least sofNs (100)", "99")
     assert local(lambda: send(control_word=3)) == ("controlWord", "even: the slot is not being written", "3")
-    assert local(lambda: send(sequence=1 << 64))[0] == "Submit"
+    what, expected, found = local(lambda: send(sequence=1 << 64))
+    assert (what, expected) == ("Submit", "every field within its type")
+    assert str(1 << 64) in found
     assert local(lambda: send(exposure_ns=-1))[0] == "Submit"
     stream = link.client.streams[1]
     assert (stream.ledger.submitted, stream.last_sequence, stream.leases[0].generation) == (0, None, 0)

@@ -86,6 +86,7 @@ def test_flat_packets_to_a_client_are_strict(kind: Kind) -> None:
         link.client.receive(packet + bytes(8))
     assert (caught.value.what, caught.value.in_reply_to) == (f"{kind.name.capitalize()} length", kind)
     assert caught.value.expected == f"{len(packet) - 8} bytes"
+    assert caught.value.found == f"{len(packet)} bytes"
 
 
 ENDS = [
@@ -149,6 +150,13 @@ def test_a_slot_in_flight_outlives_its_camera() -> None:  # case 25
     assert stream.leases[0].state is LeaseState.IN_FLIGHT
     assert link.daemon.release(1, 0, LeaseEvent.FENCE, ReleaseStatus.RUN) is None
     assert (stream.held, stream.ledger.as_dict()["run"]) == (0, 1)
+
+
+def test_a_stream_can_be_finished_without_its_session() -> None:
+    link = camera()
+    link.submit(slot=1, sequence=9)
+    release = link.daemon.streams[1].finish(1, LeaseEvent.DROP, ReleaseStatus.LATE)
+    assert release == Release(1, 1, 1, 9, ReleaseStatus.LATE, RefusalCode.OK, 0)
 
 
 def test_a_release_is_packed_only_while_a_camera_listens() -> None:
@@ -216,7 +224,7 @@ def test_a_result_reaches_the_consumer_with_its_receipt() -> None:
     [
         ({"subscription_id": 6}, ("RESULT subscriptionId", "a subscription of this session", "6")),
         ({"slot": 4}, ("RESULT slot", "below 4", "4")),
-        ({"slot_sequence": 7}, ("RESULT slotSequence", "even", "7")),
+        ({"slot_sequence": 5}, ("RESULT slotSequence", "even", "5")),
         ({"receipt_fence_status": 0}, ("RESULT receipt.fenceStatus", "1 (signaled)", "0")),
         ({"receipt_fence_status": 2}, ("RESULT receipt.fenceStatus", "1 (signaled)", "2")),
         ({"receipt_frame_count": 0}, ("RESULT receipt.frameCount", "1..8", "0")),
@@ -243,6 +251,13 @@ def test_a_result_is_packed_only_for_a_consumer() -> None:
         "RESULT",
     )
     assert local(lambda: consumer().daemon.pack_result(result._replace(missed=-1)))[0] == "Result"
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_result_stands_on_one_to_eight_frames(count: int) -> None:
+    link = consumer()
+    result = dataclasses.replace(RECEIPT, frames=RECEIPT.frames[:1] * count).to_result(5, 0, 6, 0)
+    assert link.client.receive(link.daemon.pack_result(result)) == [result]
 
 
 def test_a_receipt_names_only_what_is_used() -> None:

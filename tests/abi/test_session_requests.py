@@ -134,7 +134,13 @@ def test_buffers_are_registered_within_limits(
     link.daemon.send(refusal)
     link.ask(m.RegisterBuffers(1, 4), 5)
     link.answer(m.BuffersRegistered(1, 4, False))
+    assert link.client.streams[1].format == link.daemon.streams[1].format == stream_format()
     assert len(link.client.streams[1].leases) == len(link.daemon.streams[1].leases) == 4
+
+
+def test_one_buffer_will_do() -> None:
+    link = Link(Role.CAMERA).greet().open_stream(slots=1)
+    assert len(link.daemon.streams[1].leases) == 1
 
 
 def test_buffers_are_registered_once() -> None:
@@ -213,6 +219,7 @@ def test_an_unknown_command_is_refused_by_name() -> None:
     unknown = m.Command(m.CommandKind.UNSPECIFIED)
     refusal = only(link.daemon.receive(wire(unknown)))
     assert refusal.code is RefusalCode.UNKNOWN_COMMAND
+    assert (refusal.what, refusal.found) == ("command", "an unknown one")
     assert refusal.expected == "one of STATUS, ACTIVATE, ROLLBACK, DRAIN, RESUME, RESET_STATE, METRICS"
     assert local(lambda: link.client.send(unknown))[0] == "COMMAND command"
 

@@ -108,6 +108,8 @@ def remote(call: Callable[[], object]) -> tuple[str, str, str]:
     """What a call blames the peer for: what, expected, found."""
     with pytest.raises(RemoteProtocolError) as caught:
         call()
+    assert caught.value.in_reply_to in set(Kind) or caught.value.what == "packet length"
+    assert caught.value.in_reply_to != Kind.INVALID or caught.value.what == "packet length"
     return caught.value.what, caught.value.expected, caught.value.found
 
 
