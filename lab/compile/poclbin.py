@@ -26,7 +26,8 @@ _LETTERS = str.maketrans("0123456789abcdef", "ABCDEFGHIJKLMNOP")
 
 def canonical(binary: bytes) -> bytes:
     """The binary with chance taken out; other drivers' binaries and other versions' as they are."""
-    if not binary.startswith(_MAGIC) or struct.unpack_from("<I", binary, _VERSION_AT) != (_VERSION,):
+    version = binary[_VERSION_AT : _VERSION_AT + 4]
+    if not binary.startswith(_MAGIC) or version != _VERSION.to_bytes(4, "little"):
         return binary
     if not _NAME_FORM.fullmatch(binary[_NAME]):
         return binary
