@@ -34,21 +34,31 @@ class CpuExecutable:
         self.admission = admission
         self.name = module.graph.entrypoints[0].name
         self._options = options
-        self._library = _load_code(module.code)
+        self._library: ctypes.CDLL | None = _load_code(module.code)
+        try:
+            self._set_up(module, lock)
+        except BaseException:
+            self._close_code()
+            raise
+
+    def _set_up(self, module: Module, lock: MemoryLock | None) -> None:
+        assert self._library is not None
         self._calls = ctypes.PyDLL(None, handle=self._library._handle)  # short calls keep the interpreter lock
         self._resolve()
-        self._arena = _zeroed(admission.arena_bytes, options)
+        self._enter = self._library.fenced_worker
+        self._enter.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
+        self._enter.restype = None
+        self._arena = _zeroed(self.admission.arena_bytes, self._options)
         self._weights = _map_weights(module)
-        self._state, state_at = _place_states(module.graph, options)
+        self._state, self._state_at = _place_states(module.graph, self._options)
         if lock is not None:
             for held in (self._arena, self._weights, self._state):
                 if held is not None:
                     lock.lock(held)
-        self._state_at = state_at
         self.reset_state()
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        sizes = Sizes(options.queue_slots, options.spin_count, event)
-        self.control = ControlBlock(module.graph, self._bases(), self._shims(), sizes)
+        sizes = Sizes(self._options.queue_slots, self._options.spin_count, event)
+        self.control = ControlBlock(module.graph, self._bases(), self._shims(self._library), sizes)
         acquire = None if platform.machine() == "x86_64" else self._calls.fenced_acquire  # x86 loads stay in order
         self.timeline = Timeline(self.control.word, self.control.records, event, acquire)
         self._threads: list[threading.Thread] = []
@@ -120,7 +130,12 @@ class CpuExecutable:
                 raise HalError(HalCode.DEVICE_HANG, f"a kernel of {self.name} does not end; its memory stays mapped",
                                todo="exit the process")  # fmt: skip
         self.timeline.close()
-        _ctypes.dlclose(self._library._handle)
+        self._close_code()
+
+    def _close_code(self) -> None:
+        if self._library is not None:
+            _ctypes.dlclose(self._library._handle)
+            self._library = None
 
     def _resolve(self) -> None:
         missing = [name for name in RUNTIME_SYMBOLS if not hasattr(self._calls, name)]
@@ -138,8 +153,6 @@ class CpuExecutable:
         self._calls.fenced_stop.argtypes = (ctypes.c_void_p,)
         self._calls.fenced_stop.restype = None
         self._calls.fenced_acquire.restype = None
-        self._library.fenced_worker.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
-        self._library.fenced_worker.restype = None
         self._submit = self._calls.fenced_submit
 
     def _bases(self) -> dict[int, int]:
@@ -153,10 +166,10 @@ class CpuExecutable:
                 bases[index] = self._state.address + self._state_at[index]
         return bases
 
-    def _shims(self) -> list[int]:
+    def _shims(self, library: ctypes.CDLL) -> list[int]:
         addresses = []
         for program in self.graph.programs:
-            function = getattr(self._library, program.symbol, None)
+            function = getattr(library, program.symbol, None)
             if function is None:
                 raise HalError(HalCode.CODE, f"the code has no kernel {program.symbol!r}",
                                todo="compile the model again")  # fmt: skip
@@ -185,7 +198,7 @@ class CpuExecutable:
                 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(self._options.fifo_priority))
         except OSError as error:
             failures.append(error)
-        enter, address = self._library.fenced_worker, self.control.address
+        enter, address = self._enter, self.control.address
         ready.wait()
         enter(address, worker)
 
