@@ -21,7 +21,8 @@ from hal.bindings import Bindings
 from hal.cpu_layout import RUNTIME_SYMBOLS, VERSION, ControlBlock, Sizes
 from hal.error import HalCode, HalError
 from hal.fence import Fence, Timeline
-from hal.memory import PAGE_BYTES, Mapping, MemoryLock, Seal, seal_copy, seals
+from hal.memory import Mapping, MemoryLock, seal_copy
+from hal.weights import map_weights
 
 _SLICE_NS = 1_000_000
 
@@ -49,7 +50,7 @@ class CpuExecutable:
         self._enter.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         self._enter.restype = None
         self._arena = _zeroed(self.admission.arena_bytes, self._options)
-        self._weights = _map_weights(module)
+        self._weights = map_weights(module)
         self._state, self._state_at = _place_states(module.graph, self._options)
         if lock is not None:
             for held in (self._arena, self._weights, self._state):
@@ -228,22 +229,6 @@ def _zeroed(size_bytes: int, options: DeviceOptions) -> Mapping | None:
     if options.huge_pages:
         mapping.advise(mmap.MADV_HUGEPAGE)
     return mapping
-
-
-def _map_weights(module: Module) -> Mapping | None:
-    """The sealed weights themselves where they can be mapped, else a sealed copy. Read-only pages either way."""
-    if module.weights.nbytes == 0:
-        return None
-    span = module.weights_span
-    if span is not None and span.offset % PAGE_BYTES == 0:
-        if not seals(span.descriptor) & (Seal.WRITE | Seal.FUTURE_WRITE):
-            raise HalError(HalCode.SEAL_MISSING, "the weights' memory can still be written", expected="F_SEAL_WRITE")
-        return Mapping.of(span.descriptor, span.size_bytes, offset=span.offset)
-    descriptor = seal_copy("fenced-weights", module.weights)
-    try:
-        return Mapping.of(descriptor, module.weights.nbytes)
-    finally:
-        os.close(descriptor)
 
 
 def _place_states(graph: Graph, options: DeviceOptions) -> tuple[Mapping | None, dict[int, int]]:

@@ -18,7 +18,7 @@ def map_weights(module: Module) -> Mapping | None:
         return None
     span = module.weights_span
     if span is not None and span.offset % PAGE_BYTES == 0:
-        if not seals(span.descriptor) & (Seal.WRITE | Seal.FUTURE_WRITE):
+        if not seals(span.descriptor) & Seal.WRITE:  # FUTURE_WRITE leaves older mappings writable
             raise HalError(HalCode.SEAL_MISSING, "the weights' memory can still be written", expected="F_SEAL_WRITE")
         return Mapping.of(span.descriptor, span.size_bytes, offset=span.offset)
     return map_sealed_copy("fenced-weights", module.weights)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
+from abi.format import ChromaSite, Matrix, Primaries, Range, StreamFormat, Transfer, make_format
 from abi.graph import (
     HAL_VERSION,
     Access,
@@ -26,7 +26,6 @@ from abi.graph import (
     OutputView,
     Program,
     StateBuffer,
-    StreamFormat,
 )
 from abi.packet import ABI_VERSION
 from hal.accelerator import Module
