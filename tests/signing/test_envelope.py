@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_wrong_payload_type_is_refused() -> None:  # case 7
         read(document(payloadType="text/plain"))
 
 
-@pytest.mark.parametrize("kind", ["", "application/vnd.in-totö+json", "a b", "a\n", "a" * 129])
+@pytest.mark.parametrize("kind", ["", "application/vnd.in-totö+json", "a b", "a\n", "a" * 129], ids=itertools.count())
 def test_odd_payload_type_is_refused(kind: str) -> None:  # case 8
     with refusal(
         RefusalCode.BAD_ENVELOPE, "envelope.payloadType", "printable ASCII", ascii(kind)[:93] + "..." * (len(kind) > 94)
@@ -86,7 +87,7 @@ def test_empty_signature_is_no_signature() -> None:  # case 1
         read(document(signatures=signatures))
 
 
-@pytest.mark.parametrize("keyid", ["", "0" * 63, "A" * 64, "0" * 65])
+@pytest.mark.parametrize("keyid", ["", "0" * 63, "A" * 64, "0" * 65], ids=itertools.count())
 def test_odd_key_id_is_refused(keyid: str) -> None:  # case 11
     with refusal(
         RefusalCode.BAD_ENCODING, "envelope.signatures[0].keyid", "64 lowercase hexadecimal digits", repr(keyid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,9 @@ def test_honest_keys_pass() -> None:
     assert all(ed25519_point.fault(make_signer(f"honest {i}").key.raw) is None for i in range(16))
 
 
-@pytest.mark.parametrize("name", ["", "none", "ED25519", "rsa", "ml-dsa-44", None, 1, ["ed25519"]])
+@pytest.mark.parametrize(
+    "name", ["", "none", "ED25519", "rsa", "ml-dsa-44", None, 1, ["ed25519"]], ids=itertools.count()
+)
 def test_unknown_algorithm_is_refused(name: object) -> None:  # case 5
     with refusal(RefusalCode.UNKNOWN_ALGORITHM, "here", "one of ed25519, ml-dsa-65", repr(name)):
         algorithm(name, "here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_codes_are_distinct_and_explained() -> None:
         ("a" * 100_000, "'" + "a" * 92 + "..."),
         (["a" * 100_000], "['" + "a" * 91 + "..."),
     ],
+    ids=itertools.count(),
 )
 def test_shown_is_printable_and_bounded(value: object, text: str) -> None:
     assert shown(value) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_state_is_readable_json() -> None:
         (("floors", "lane", "release"), 2**63, BAD, f"an integer from 0 to {2**63 - 1}", str(2**63)),
         (("floors", "lane", "digest"), "A", RefusalCode.BAD_ENCODING, "64 lowercase hexadecimal digits", "'A'"),
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=itertools.count(),
 )
 def test_damage_is_refused(path: tuple[str, ...], value: object, code: RefusalCode, expected: str, found: str) -> None:
     with refusal(code, ".".join(("state", *path)), expected, found):
@@ -85,7 +86,7 @@ def test_odd_model_name_is_refused() -> None:
         decode_state(changed("floors", "../x", value=floor))
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 100, b"{", encode_state(STATE)[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\0" * 100, b"{", encode_state(STATE)[:-1]], ids=itertools.count())
 def test_torn_file_is_refused(data: bytes) -> None:
     with pytest.raises(Refused) as refused:
         decode_state(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,6 +214,7 @@ BAD = RefusalCode.BAD_STATEMENT
         ("predicate.attachments.0.mediaType", "text", BAD, "a media type"),
         ("predicate.attachments.0.mediaType", "text/plain\n", BAD, "a media type"),
     ],
+    ids=itertools.count(),
 )
 def test_value_out_of_range_is_refused(path: str, value: object, code: RefusalCode, expected: str) -> None:
     with pytest.raises(Refused) as refused:
@@ -225,7 +227,9 @@ def test_value_out_of_range_is_refused(path: str, value: object, code: RefusalCo
 
 
 @pytest.mark.parametrize(
-    "version", ["1", "1.0", "01.0.0", "1.0.0-", "1.0.0+", "v1.0.0", "1.0.0 ", "1.0.0.0", "1.0.x", "1234567890.0.0", ""]
+    "version",
+    ["1", "1.0", "01.0.0", "1.0.0-", "1.0.0+", "v1.0.0", "1.0.0 ", "1.0.0.0", "1.0.x", "1234567890.0.0", ""],
+    ids=itertools.count(),
 )
 def test_odd_version_is_refused(version: str) -> None:
     with refusal(BAD, "statement.predicate.model.version", "a semantic version", repr(version)):
@@ -239,7 +243,7 @@ def test_semantic_version_is_read(version: str) -> None:
     assert decode(changed(put("predicate.model.version", version))).model.version == version
 
 
-@pytest.mark.parametrize("name", NAMES_REFUSED)
+@pytest.mark.parametrize("name", NAMES_REFUSED, ids=itertools.count())
 @pytest.mark.parametrize(
     "path",
     [
@@ -251,6 +255,7 @@ def test_semantic_version_is_read(version: str) -> None:
         "predicate.target.arch",
         "predicate.target.cpuFeatures.0",
     ],
+    ids=itertools.count(),
 )
 def test_odd_name_is_refused(path: str, name: str) -> None:  # case 20
     where = "statement" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split("."))
@@ -324,7 +329,7 @@ def test_required_algorithms_are_known_and_at_least_one(role: str) -> None:  # c
         decode(changed(put(path, ["ed25519"] * 3)))
 
 
-@pytest.mark.parametrize("value", [None, [], {}, "ü", "a\n", "x" * 1025])
+@pytest.mark.parametrize("value", [None, [], {}, "ü", "a\n", "x" * 1025], ids=itertools.count())
 def test_odd_option_is_refused(value: object) -> None:
     expected = "an integer, a boolean, or at most 1024 characters of printable ASCII"
     with pytest.raises(Refused) as refused:
@@ -376,6 +381,7 @@ def test_times_are_utc_seconds(text: str, unix_s: int) -> None:
         " 2027-01-15T08:00:00Z",
         "",
     ],
+    ids=itertools.count(),
 )
 def test_odd_time_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="a time like 2027-01-31T00:00:00Z, not before 1970") as refused:

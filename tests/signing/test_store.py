@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import socket
 import threading
@@ -285,7 +286,7 @@ def test_declared_size_beyond_the_file_is_refused_before_memory_is_taken(sim: Bu
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("spoil", [b"", b"FENCED\0\1" + bytes(8), b"\0" * 5000])
+@pytest.mark.parametrize("spoil", [b"", b"FENCED\0\1" + bytes(8), b"\0" * 5000], ids=itertools.count())
 def test_refusal_leaves_nothing_open(sim: BundleSimulator, spoil: bytes) -> None:
     sim.write(spoil)
     before = descriptors()
