@@ -1,9 +1,9 @@
 """Dispatch: from submit to the fence seen by Python, against tinygrad's TinyJit call and synchronize.
 
-Both run the same kernels, rendered by tinygrad from one chain of small additions: TinyJit its own way, ours linked
-into a bundle's code and walked by the queue runtime. The work of a kernel is a few hundred nanoseconds, so what is
-timed is the way to it. Samples of both sides alternate, so that a busy moment of the machine hits both, and their
-output bytes must be equal.
+Both run the same kernels on the same device, rendered by tinygrad from one chain of small additions: TinyJit its own
+way, ours packed as a bundle's code and launched by the driver (on the CPU by the queue runtime linked into it). The
+work of a kernel is a few hundred nanoseconds, so what is timed is the way to it. Samples of both sides alternate, so
+that a busy moment of the machine hits both, and their output bytes must be equal.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from abi.packet import ABI_VERSION
 from hal.accelerator import Accelerator, Module, open_accelerator
 from hal.fence import FenceStatus
 from lab.bench.row import Row, make_row
-from lab.compile import link
-from lab.compile.toolchain import compile_context
+from lab.compile.spec import TargetSpec
+from lab.compile.target import Target
 
 LAUNCHES = (1, 50, 200)
 CPUS = {"x86_64": "x86_64_v3", "aarch64": "generic"}
@@ -44,22 +44,37 @@ _LIMIT_NS = 5_000_000_000
 _PEER_BATCH = 20
 
 
-def run(repetitions: int = 200) -> list[Row]:
-    """One row for each of LAUNCHES. `repetitions`: timed runs of ours; the peer is timed a quarter as often."""
-    arch = platform.machine()
+def run(repetitions: int = 200, driver: str = "cpu") -> list[Row]:
+    """One row for each of LAUNCHES. `repetitions`: timed runs of ours; the peer is timed a quarter as often.
+
+    Raises CompileRefused where this machine has no device for `driver`.
+    """
+    target = open_bench_target(driver)
     rows = []
-    with compile_context(arch, CPUS[arch], threads=1):
-        accelerator = open_accelerator("cpu")
+    with target.context():
+        accelerator = open_accelerator(driver)
         try:
             for launches in LAUNCHES:
-                rows.append(_row(accelerator, arch, launches, repetitions))
+                rows.append(_row(accelerator, target, launches, repetitions))
         finally:
             accelerator.close()
     return rows
 
 
-def _row(accelerator: Accelerator, arch: str, launches: int, repetitions: int) -> Row:
-    peer, module, expected = chain(arch, launches)
+def open_bench_target(driver: str) -> Target:
+    """This machine as a compile target of `driver`, with one thread."""
+    arch = platform.machine()
+    if driver == "opencl":
+        from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415 (only where it is measured)
+
+        return OpenClTarget(TargetSpec(driver, arch, "", 1))
+    from lab.compile.target_cpu import CpuTarget  # noqa: PLC0415
+
+    return CpuTarget(TargetSpec(driver, arch, CPUS[arch], 1))
+
+
+def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: int) -> Row:
+    peer, module, expected = chain(target, launches)
     executable = accelerator.load(module)
     bindings = executable.bindings(0)
     frame, output = accelerator.allocate("bench", _COUNT), accelerator.allocate("bench", 4 * _COUNT)
@@ -76,9 +91,12 @@ def _row(accelerator: Accelerator, arch: str, launches: int, repetitions: int) -
     if bytes(output.view) != expected:
         raise RuntimeError(f"the two sides of {launches} launches compute different bytes")
     accelerator.unload(executable)
-    note = f"{launches} launches of {_COUNT} float additions on one core; ours waits on the eventfd"
-    reach = REACH_AT_200 if launches == LAUNCHES[-1] else 0.0
-    return make_row(f"dispatch {launches}", ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
+    on_cpu = accelerator.name == "cpu"
+    place = "one core" if on_cpu else accelerator.properties().device
+    note = f"{launches} launches of {_COUNT} float additions on {place}; ours waits on the eventfd"
+    reach = REACH_AT_200 if on_cpu and launches == LAUNCHES[-1] else 0.0
+    name = f"dispatch {launches}" if on_cpu else f"dispatch {accelerator.name} {launches}"
+    return make_row(name, ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
 
 
 def _alternate(
@@ -103,8 +121,8 @@ def _timed(act: Callable[[], None]) -> int:
     return time.perf_counter_ns() - start
 
 
-def chain(arch: str, launches: int) -> tuple[Callable[[], None], Module, bytes]:
-    """The peer's call, our module, and the output's bytes, of `launches` dependent kernels; in a `compile_context`."""
+def chain(target: Target, launches: int) -> tuple[Callable[[], None], Module, bytes]:
+    """The peer's call, our module, and the output's bytes, of `launches` dependent kernels; in the target's context."""
     from tinygrad import Device, Tensor, TinyJit, dtypes  # noqa: PLC0415 (after the compiler's environment is set)
     from tinygrad.helpers import Context  # noqa: PLC0415
 
@@ -116,7 +134,7 @@ def chain(arch: str, launches: int) -> tuple[Callable[[], None], Module, bytes]:
             value = (value + 1).contiguous()
         return [value]
 
-    recorded = CapturedFunction(function)
+    recorded = CapturedFunction(function, target.tinygrad_device)
     expected = recorded.eager([_FRAME])[0]
     recorded.record([_FRAME])
     capture = recorded.capture()
@@ -127,25 +145,25 @@ def chain(arch: str, launches: int) -> tuple[Callable[[], None], Module, bytes]:
 
     def peer() -> None:
         jit(tensor)
-        Device["CPU"].synchronize()
+        Device[target.tinygrad_device].synchronize()
 
     with Context(JIT=1):  # tinygrad's default: calls are batched into one graph
         for _ in range(3):
             peer()
-    kernels = [link.Kernel(k.source, k.name, len(k.access) if k.takes_core else None) for k in capture.kernels]
-    code = link.link(kernels, arch=arch, cpu=CPUS[arch])
-    return peer, Module(_graph(capture), memoryview(code), memoryview(b"")), expected
+    code = target.code(capture)
+    return peer, Module(_graph(capture, target, len(code)), memoryview(code), memoryview(b"")), expected
 
 
-def _graph(capture: Any) -> Graph:
+def _graph(capture: Any, target: Target, code_bytes: int) -> Graph:
     """The chain alternates between two arena buffers; its first kernel reads the frame, its last writes the output."""
     size = 4 * _COUNT
     last = len(capture.launches) - 1
     launches = []
     for index, captured in enumerate(capture.launches):
-        target = Argument(1, 0, size) if index == last else Argument(2 + index % 2, 0, size)
+        written = Argument(1, 0, size) if index == last else Argument(2 + index % 2, 0, size)
         source = Argument(0, 0, _COUNT) if index == 0 else Argument(2 + (index - 1) % 2, 0, size)
-        launches.append(Launch(captured.kernel, (target, source), (capture.kernels[captured.kernel].cores,)))
+        sizes = target.launch_size(capture.kernels[captured.kernel])
+        launches.append(Launch(captured.kernel, (written, source), *sizes))
     frame = make_format(
         "R8", _COUNT, 1, range=Range.FULL, matrix=Matrix.IDENTITY, primaries=Primaries.SENSOR_NATIVE,
         transfer=Transfer.LINEAR, chroma_site=ChromaSite.NOT_SUBSAMPLED,
@@ -154,17 +172,18 @@ def _graph(capture: Any) -> Graph:
     return Graph(
         abi_version=ABI_VERSION,
         hal_version=HAL_VERSION,
-        driver="cpu",
+        driver=target.driver,
         threads=1,
         arena_bytes=2 * size,
         buffers=(
-            Buffer(BufferKind.FRAME, _COUNT, align_bytes=64),
-            Buffer(BufferKind.OUTPUT, size, align_bytes=64),
-            Buffer(BufferKind.ARENA, size, 0, 64),
-            Buffer(BufferKind.ARENA, size, size, 64),
+            Buffer(BufferKind.FRAME, _COUNT, align_bytes=target.align_bytes),
+            Buffer(BufferKind.OUTPUT, size, align_bytes=target.align_bytes),
+            Buffer(BufferKind.ARENA, size, 0, target.align_bytes),
+            Buffer(BufferKind.ARENA, size, size, target.align_bytes),
         ),
         programs=tuple(
-            Program(k.name, link.symbol(index), k.access, flops=k.flops) for index, k in enumerate(capture.kernels)
+            Program(k.name, target.symbol(index), k.access, 0, target.binary_bytes(code_bytes), k.flops)
+            for index, k in enumerate(capture.kernels)
         ),
         launches=tuple(launches),
         frames=(FrameInput("frame", "bench", frame, 0),),

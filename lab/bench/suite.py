@@ -23,6 +23,16 @@ def _dispatch(_: Path) -> list[Row]:
     return dispatch.run()
 
 
+def _dispatch_opencl(_: Path) -> list[Row]:
+    from lab.bench import dispatch  # noqa: PLC0415
+    from lab.compile.refusal import CompileRefused  # noqa: PLC0415
+
+    try:
+        return dispatch.run(driver="opencl")
+    except CompileRefused:  # no such device in this machine: nothing to measure
+        return []
+
+
 def _handoff(folder: Path) -> list[Row]:
     from lab.bench import handoff  # noqa: PLC0415
 
@@ -35,7 +45,12 @@ def _start(folder: Path) -> list[Row]:
     return start.run(folder)
 
 
-BENCHES: dict[str, Callable[[Path], list[Row]]] = {"dispatch": _dispatch, "handoff": _handoff, "start": _start}
+BENCHES: dict[str, Callable[[Path], list[Row]]] = {
+    "dispatch": _dispatch,
+    "dispatch-opencl": _dispatch_opencl,
+    "handoff": _handoff,
+    "start": _start,
+}
 
 
 def run(folder: Path, names: Sequence[str], *, as_json: bool) -> int:

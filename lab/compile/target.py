@@ -24,6 +24,7 @@ class Target(Protocol):
     align_bytes: what weights, arena and bound buffers are aligned to. text: for reports.
     """
 
+    driver: str
     tinygrad_device: str
     align_bytes: int
     text: str

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class CpuTarget:
     """See `lab.compile.target.Target`."""
 
+    driver = "cpu"
     tinygrad_device = "CPU"
     align_bytes = 64
     """A cache line, as tinygrad's vector loads and stores need it."""

@@ -27,6 +27,7 @@ LEAST_ALIGN_BYTES = 256
 class OpenClTarget:
     """See `lab.compile.target.Target`."""
 
+    driver = "opencl"
     tinygrad_device = "CL"
 
     def __init__(self, spec: TargetSpec) -> None:
