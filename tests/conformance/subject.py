@@ -123,5 +123,10 @@ def code() -> bytes:
     return link(KERNELS, arch=arch, cpu={"x86_64": "x86_64_v2", "aarch64": "generic"}[arch])
 
 
-def module(threads: int = 2, budget_ns: int = 5_000_000_000) -> Module:
+def module(threads: int = 2, budget_ns: int = 5_000_000_000, driver: str = "cpu") -> Module:
+    """The module for a driver; `threads` is the CPU driver's."""
+    if driver == "opencl":
+        from tests.support import opencl  # noqa: PLC0415 (it needs this file)
+
+        return opencl.module(budget_ns)
     return Module(graph(threads, budget_ns), memoryview(code()), memoryview(bytes(OUT_BYTES)))

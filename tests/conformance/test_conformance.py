@@ -10,6 +10,7 @@ from hal.accelerator import Accelerator, open_accelerator
 from hal.broken import BrokenAccelerator, Fault
 from hal.conformance import CHECKS, Subject, Verdict, run_check, run_checks
 from tests.conformance import subject
+from tests.support import opencl
 
 SECOND_NS = 1_000_000_000
 LONG_FENCE = (Fault.NEVER_SIGNALS, Fault.OUT_OF_ORDER)  # found by waiting in vain: wait less
@@ -22,20 +23,31 @@ def cpu() -> Iterator[Accelerator]:
     accelerator.close()
 
 
+@pytest.fixture(scope="module", params=["cpu", "opencl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """Each driver in turn; one whose device this machine lacks is skipped."""
+    if request.param == "opencl":
+        opencl.require_device()
+    accelerator = open_accelerator(request.param)
+    yield accelerator
+    accelerator.close()
+
+
 @pytest.fixture(scope="module")
 def tried() -> Subject:
     return Subject(subject.module(), subject.RUN, subject.LONG, many=10_000)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_cpu_driver_conforms(cpu: Accelerator, tried: Subject, check: str) -> None:
-    finding = run_check(cpu, tried, check)
+def test_the_driver_conforms(device: Accelerator, check: str) -> None:
+    tried = Subject(subject.module(driver=device.name), subject.RUN, subject.LONG, many=10_000)
+    finding = run_check(device, tried, check)
     assert finding.verdict is Verdict.PASSED, finding.detail
 
 
 @pytest.mark.parametrize("entrypoint", [subject.STATEFUL, subject.AUXILIARY])
-def test_state_and_aux_inputs_conform(cpu: Accelerator, entrypoint: int) -> None:
-    findings = run_checks(cpu, Subject(subject.module(), entrypoint, many=100))
+def test_state_and_aux_inputs_conform(device: Accelerator, entrypoint: int) -> None:
+    findings = run_checks(device, Subject(subject.module(driver=device.name), entrypoint, many=100))
     failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     assert not failed
     skipped = {finding.check for finding in findings if finding.verdict is Verdict.SKIPPED}
