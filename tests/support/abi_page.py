@@ -1,6 +1,7 @@
 """The parts of docs/abi.md that follow from the code, so that the page cannot drift.
 
-`python -m tests.support.abi_page` makes them anew. Each stands between `<!-- NAME: generated -->` and `<!-- end -->`; everything else on the page is written by hand.
+`python -m tests.support.abi_page` makes them anew. Each stands between `<!-- NAME: generated -->` and `<!-- end -->`;
+everything else on the page is written by hand.
 """
 
 from __future__ import annotations
@@ -128,17 +129,6 @@ def lease() -> str:
 
 
 def slots(struct: Any, path: str = "") -> Iterator[tuple[int, int, str, str]]:
-    sizes = {
-        "enum": 2,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "uint16": 2,
-        "int32": 4,
-        "uint32": 4,
-        "int64": 8,
-        "uint64": 8,
-    }
     for field in struct.fields_list:
         if str(field.proto.which()) == "group":
             yield from slots(field.schema, f"{path}{field.proto.name}.")
