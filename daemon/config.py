@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-DEVICES = ("cpu",)
+from abi.packet import MAX_PACKET_BYTES, MAX_SLOTS
+
+DEVICES = ("cpu", "opencl")
 _MS = 1_000_000
 _Choice = TypeVar("_Choice", bound=Enum)
 
@@ -71,7 +73,6 @@ class Limits:
     ring_slots: int
     packet_bytes: int
     peers: int
-    peer_packets_per_turn: int
     bundle_bytes: int
     model_memory_bytes: int
 
@@ -154,11 +155,10 @@ def _limits(table: "_Table") -> Limits:
         future_tolerance_ns=table.number("future_tolerance_ms", 5, 0, 60_000) * _MS,
         idle_timeout_ns=table.number("idle_timeout_ms", 10_000, 10, 3_600_000) * _MS,
         in_fence_timeout_ns=table.number("in_fence_timeout_ms", 50, 1, 60_000) * _MS,
-        slots=table.number("slots", 8, 1, 64),
+        slots=table.number("slots", 8, 1, MAX_SLOTS),
         ring_slots=table.number("ring_slots", 8, 2, 64),
-        packet_bytes=table.number("packet_bytes", 16_384, 1_024, 65_536),
+        packet_bytes=table.number("packet_bytes", 16_384, 1_024, MAX_PACKET_BYTES),
         peers=table.number("peers", 32, 1, 256),
-        peer_packets_per_turn=table.number("peer_packets_per_turn", 16, 1, 1_024),
         bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
         model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
     )

@@ -76,6 +76,7 @@ class _State:
         self.counts: dict[Act, int] = dict.fromkeys(Act, 0)
         self.reporter: Callable[[Act, str], None] | None = None
         self.code_windows: dict[int, str] = {}  # thread id -> SHA-256 (hex) of the code blob it may map
+        self.library_windows: dict[int, str] = {}  # thread id -> the system library it may map before the seal
         self.readable: tuple[str, ...] = ()
         self.writable: tuple[str, ...] = ()
         self.plain_names = False  # the working folder is writable, so that a name without a folder is too
@@ -157,13 +158,28 @@ def _dlopen_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
     name = arguments[0]
     if name is None and not _state.sealed:
         return None  # `import ctypes` opens the process itself
+    path = os.fsdecode(name) if isinstance(name, (str, bytes)) else ""
+    library = _state.library_windows.get(get_ident())
+    if library is not None and not _state.sealed:
+        return None if _is_system_library(path, library) else (Act.NATIVE_CODE, f"dlopen of {name!r}: not lib{library}")
     expected = _state.code_windows.get(get_ident())
     prefix = "/proc/self/fd/"
-    path = os.fsdecode(name) if isinstance(name, (str, bytes)) else ""
     if expected is None or not path.startswith(prefix) or not path[len(prefix) :].isdigit():
         return Act.NATIVE_CODE, f"dlopen of {name!r} outside the loading of a verified bundle"
     complaint = _unverified(int(path[len(prefix) :]), expected)
     return None if complaint is None else (Act.NATIVE_CODE, f"dlopen of {name!r}: {complaint}")
+
+
+def _is_system_library(path: str, library: str) -> bool:
+    """Whether `path` is the system's lib<library>.so: root's, as is its folder, and not for others to write."""
+    stem, _, version = os.path.basename(path).partition(".so")
+    if not path.startswith("/") or stem != f"lib{library}" or version.strip(".0123456789"):
+        return False
+    try:
+        held = [os.stat(path), os.stat(os.path.dirname(path))]
+    except OSError:
+        return False
+    return all(one.st_uid == 0 and not one.st_mode & 0o022 for one in held)
 
 
 def _unverified(descriptor: int, expected_sha256: str) -> str | None:
@@ -323,6 +339,23 @@ def loading(code_sha256: str) -> Iterator[None]:
         yield
     finally:
         del _state.code_windows[thread]
+
+
+@contextmanager
+def opening(library: str | None) -> Iterator[None]:
+    """While it lasts, and never after the seal, this thread may map the system's lib<library>.so: a device's driver.
+
+    What that library maps in turn (a vendor's driver) no audit hook sees; the sandbox bounds it. None: nothing.
+    """
+    if library is None or not _state.installed:
+        yield
+        return
+    thread = get_ident()
+    _state.library_windows[thread] = library
+    try:
+        yield
+    finally:
+        del _state.library_windows[thread]
 
 
 def assert_clean() -> None:

@@ -68,6 +68,7 @@ def describe_machine(accelerator: Accelerator, memory_bytes: int) -> Machine:
         memory_bytes=memory_bytes,
         abi_version=ABI_VERSION,
         hal_version=HAL_VERSION,
+        device_id=properties.device,
     )
 
 

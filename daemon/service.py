@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from abi import messages as m
 from abi.packet import Kind, RefusalCode
 from abi.receipt import Receipt
-from daemon import __version__
+from daemon import __version__, guard
 from daemon.activation import Activator
 from daemon.audit import AuditLog
 from daemon.camera_stream import CameraStream
@@ -36,7 +36,7 @@ from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
 from daemon.status import metrics_text, status_body
 from daemon.trust_store import open_trust
-from hal.accelerator import open_accelerator
+from hal.accelerator import LIBRARIES, open_accelerator
 from hal.error import HalError
 
 EXIT_DONE, EXIT_FAULT, EXIT_REFUSED = 0, 1, 3
@@ -70,7 +70,8 @@ class Service:
         self.loop = Loop()
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
         self.trust = open_trust(config.root_path, config.state_directory, self.audit)
-        self.accelerator = open_accelerator(config.device)
+        with guard.opening(LIBRARIES.get(config.device)):
+            self.accelerator = open_accelerator(config.device)
         self.device = self.accelerator.properties()  # read once: it comes from files that the seal closes
         listeners = open_listeners(config.socket_directory, config.sockets, environment)
         epoch = int.from_bytes(os.urandom(8), "little") | 1

@@ -212,6 +212,8 @@ class DeviceOptions:
 
 
 DRIVERS = ("cpu", "opencl")
+LIBRARIES = {"opencl": "OpenCL"}
+"""By driver, the system library (lib….so) that opening it maps; drivers that are not named map none."""
 
 
 def open_accelerator(name: str, options: DeviceOptions | None = None) -> Accelerator:
