@@ -191,21 +191,19 @@ class Peer:
         self.on_writable()
 
     def _read(self, events: int) -> None:
-        for _ in range(self._context.limits.peer_packets_per_turn):
-            try:
-                received = self._context.receiver.receive(self._connection)
-            except OSError:
-                self.close()
-                return
-            if received is None:
-                return
-            if not received.data and events & _GONE:
-                received.descriptors.close()
-                self.close()
-                return
+        """Takes one packet: the loop comes back for the next, after the other peers had their turn."""
+        try:
+            received = self._context.receiver.receive(self._connection)
+        except OSError:
+            self.close()
+            return
+        if received is None:
+            return
+        if not received.data and events & _GONE:
+            received.descriptors.close()
+            self.close()
+        else:
             self._take(received.data, received.descriptors, received.truncated)
-            if self.closed:
-                return
 
     def _take(self, packet: memoryview, descriptors: Descriptors, truncated: bool) -> None:
         now_ns = time.monotonic_ns()
