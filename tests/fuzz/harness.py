@@ -7,6 +7,7 @@ left the session as it was. `make fuzz` drives these with coverage guidance; `ma
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,16 @@ STARTS: tuple[Callable[[], Link], ...] = (
 """Sessions in every state and role, with and without streams, subscriptions and frames."""
 
 
+@functools.cache
+def _prepared(start: int) -> Link:
+    return STARTS[start % len(STARTS)]()
+
+
+def begin(start: int) -> Link:
+    """A session of its own in one of the STARTS."""
+    return copy.deepcopy(_prepared(start))
+
+
 def facts(session: ClientSession | DaemonSession) -> Any:
     """All that a refused packet must leave alone."""
     streams = {
@@ -97,7 +108,7 @@ def hold(session: ClientSession | DaemonSession) -> None:
 
 def feed(session: ClientSession | DaemonSession, packet: bytes, descriptors: int) -> bool:
     """Give a session one packet. Whether it was taken."""
-    before = copy.deepcopy(facts(session))
+    before = facts(session)
     refusal: RemoteProtocolError | None = None
     try:
         events = session.receive(packet, descriptors, NOW_NS)
@@ -121,7 +132,7 @@ def session_packets(data: bytes) -> None:
     """A session in some state, then packets: each is [descriptors, kind or raw, length (2), bytes]."""
     if len(data) < 2:
         return
-    link = STARTS[data[0] % len(STARTS)]()
+    link = begin(data[0])
     session = link.daemon if data[1] & 1 else link.client
     at = 2
     while at + 4 <= len(data):
@@ -139,7 +150,7 @@ def changed_packet(start: int, kind: int, descriptors: int, changes: list[tuple[
     for place, value in changes:
         packet[place % len(packet)] = value
     for party in ("daemon", "client"):
-        feed(getattr(STARTS[start % len(STARTS)](), party), bytes(packet), descriptors)
+        feed(getattr(begin(start), party), bytes(packet), descriptors)
 
 
 def message_bodies(data: bytes) -> None:
@@ -194,3 +205,18 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "canonical": canonical_check,
     "flat": flat_records,
 }
+
+
+def seeds(target: str) -> list[bytes]:
+    """Good inputs to begin with."""
+    bodies = [packet[8:] for packet in EXAMPLES.values()]
+    if target == "session":
+        return [
+            bytes((start, party, packet[4], kind)) + (len(packet) - 8).to_bytes(2, "little") + packet[8:]
+            for start in range(len(STARTS))
+            for party in (0, 1)
+            for kind, packet in EXAMPLES.items()
+        ]
+    if target == "messages":
+        return [bytes((index,)) + body for index in range(14) for body in bodies]
+    return bodies
