@@ -363,6 +363,11 @@ def test_a_stride_that_leaves_the_buffer_is_refused() -> None:  # case 3
     )
 
 
+def test_a_stride_may_be_as_long_as_the_largest_buffer() -> None:
+    one_row = make_format("R8", 64, 1, **RAW, **OWN)
+    fmt.validate(plane_changed(one_row, 0, stride=1 << 30))
+
+
 @pytest.mark.parametrize("rows", [0, 47, 49, 2**32 - 1])
 def test_rows_are_the_pictures_own(rows: int) -> None:
     assert refused(plane_changed(nv12(), 0, rows=rows)) == (FormatCode.ROWS, "planes[0].rows", "48", str(rows))
