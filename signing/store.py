@@ -30,7 +30,7 @@ from signing.state import STATE_LIMIT_BYTES, VehicleState, decode_state, encode_
 from signing.trust import TrustStore
 
 SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_CHUNK_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 512 * 1024  # stays in a CPU cache between reading and writing
 _HEAD_BYTES: Final = container.HEADER_BYTES + container.ENVELOPE_LIMIT_BYTES
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -59,14 +59,16 @@ def read_bundle(path: PathLike, *, limit_bytes: int) -> SealedBundle:
         memfd = os.memfd_create("fenced-bundle", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         unless_sealed.callback(os.close, memfd)
         copied = file.copy_chunks(memfd)
-        first_bytes = next(copied, 0)
-        layout = _claimed_layout(os.pread(memfd, _HEAD_BYTES, 0))
+        filled_bytes = 0
+        while filled_bytes < min(file.size_bytes, _HEAD_BYTES):
+            filled_bytes = next(copied)
+        layout = _claimed_layout(memfd, file.size_bytes)
         container.require_file_size(layout, file.size_bytes)
         os.ftruncate(memfd, file.size_bytes)
         mapping = mmap.mmap(memfd, file.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         unless_sealed.callback(mapping.close)
         data = unless_sealed.enter_context(memoryview(mapping))
-        digests = _hash_behind(itertools.chain([first_bytes], _ahead(copied)), data, layout)
+        digests = _hash_behind(itertools.chain([filled_bytes], _ahead(copied)), data, layout)
         container.require_zero_padding(layout, data)
         file.require_unchanged()
         fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, SEALS)
@@ -178,7 +180,7 @@ class _RegularFile:
 
     def copy_chunks(self, memfd: int) -> Iterator[int]:
         """Copy the file into the empty `memfd` chunk by chunk, giving after each how many bytes are there."""
-        buffer = memoryview(bytearray(_CHUNK_BYTES))
+        buffer = memoryview(bytearray(min(_CHUNK_BYTES, self.size_bytes)))
         copied_bytes = 0
         while copied_bytes < self.size_bytes:
             wanted = buffer[: self.size_bytes - copied_bytes]
@@ -228,13 +230,13 @@ def _marks(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _claimed_layout(head: bytes) -> Layout:
-    """Return the layout that the unverified envelope at the front of a file claims."""
-    span = container.read_header(head)
-    if span.end_bytes > len(head):
+def _claimed_layout(memfd: int, file_bytes: int) -> Layout:
+    """Return the layout that the unverified envelope claims; the file's head is in `memfd`."""
+    span = container.read_header(os.pread(memfd, container.HEADER_BYTES, 0))
+    if span.end_bytes > file_bytes:
         expected = f"at least {span.end_bytes} bytes for its envelope"
-        raise Refused(RefusalCode.BAD_CONTAINER, "bundle size", expected, f"{len(head)} bytes")
-    raw = head[span.offset_bytes : span.end_bytes]
+        raise Refused(RefusalCode.BAD_CONTAINER, "bundle size", expected, f"{file_bytes} bytes")
+    raw = os.pread(memfd, span.size_bytes, span.offset_bytes)
     claimed = statement.decode(envelope.parse(raw, payload_type=envelope.BUNDLE_PAYLOAD_TYPE).payload)
     return container.layout(span.size_bytes, [blob.size_bytes for blob in claimed.blobs])
 

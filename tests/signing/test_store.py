@@ -382,6 +382,13 @@ def test_fault_of_the_reading_thread_is_raised_here(sim: BundleSimulator, monkey
     assert (descriptors(), threading.active_count()) == before
 
 
+def test_short_reads_are_completed(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of 100 bytes: the envelope, too, comes in many pieces."""
+    real = os.preadv
+    monkeypatch.setattr(store.os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:100]], offset))
+    assert {name: bytes(sim.read().blob(name)) for name in sim.blobs} == sim.blobs
+
+
 def test_short_writes_are_completed(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(store.os, "write", lambda fd, data: real(fd, data[:1000]))
