@@ -90,6 +90,7 @@ class Camera:
             self._buffers = [
                 np.frombuffer(_map(descriptor, format.buffer_bytes), np.uint8) for descriptor in self._descriptors[1:]
             ]
+            self._planes = [_planes(format, buffer) for buffer in self._buffers]
         except BaseException:
             self._close_descriptors()
             raise
@@ -172,7 +173,7 @@ class Camera:
         slot = self._free.popleft()
         self._control[slot] += 1  # odd: being written
         self._barrier()
-        frame = self._writing[slot] = Frame(slot, self._buffers[slot], _planes(self.stream_format, self._buffers[slot]))
+        frame = self._writing[slot] = Frame(slot, self._buffers[slot], self._planes[slot])
         return frame
 
     def submit(
