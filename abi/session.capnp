@@ -1,7 +1,9 @@
 @0xe20aa0d640a642b2;
 # The packets of a session. Every packet is one AF_UNIX SOCK_SEQPACKET datagram: an 8-byte header
 # {kind u16, abiVersion u16, descriptors u8, flags u8, reserved u16 = 0}, little endian, and one
-# canonical single-segment Cap'n Proto message (8-byte segment table first) of the kind's struct.
+# canonical single-segment Cap'n Proto message (8-byte segment table first) of the kind's struct. Canonical means:
+# objects lie inside the segment without overlap, in any order; no far pointers or capabilities; bits that no
+# object holds are zero. Builders of every language make such messages (docs/abi.md).
 #
 # Structs marked FLAT hold no pointers, no defaults and no bit fields, so that their codec is one
 # fixed-offset record. New fields may be added at the end of any struct; none is ever renumbered.
@@ -143,7 +145,8 @@ struct Submit {
   streamId @0 :UInt32;
   slot @1 :UInt32;
   generation @2 :UInt64;
-  # The slot's lease number: 1 for its first submit, then one more each time.
+  # The slot's lease number: 1 for its first submit, then one more each time, also after a refused one (but not
+  # after badGeneration, unknownSlot or unknownStream, which leave the lease alone).
   sequence @3 :UInt64;
   # Strictly rising in the stream; a gap counts as frames the camera dropped.
   sofNs @4 :Int64;
