@@ -6,7 +6,8 @@
 # object holds are zero. Builders of every language make such messages (docs/abi.md).
 #
 # Structs marked FLAT hold no pointers, no defaults and no bit fields, so that their codec is one
-# fixed-offset record. New fields may be added at the end of any struct; none is ever renumbered.
+# fixed-offset record; any change to one raises abiVersion. To other structs fields may be added at the end. None is
+# ever renumbered.
 
 using Cxx = import "/capnp/c++.capnp";
 using Frame = import "frame.capnp";
