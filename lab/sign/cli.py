@@ -1,4 +1,4 @@
-"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, attach.
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, envelope, attach.
 
 Passphrases come from `--passphrase-file` (first line), never from the command line or the environment.
 """
@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 
 from lab.sign.keyfile import load_public, load_signer
 from lab.sign.keygen import keygen
-from lab.sign.root import RolePlan, role_plan, root_init, root_revoke, root_rotate, sign_root
-from lab.sign.sign import attach_signature, sign_bundle, sign_detached
+from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
+from lab.sign.sign import attach_signature, export_envelope, sign_bundle, sign_detached
 from signing.keys import Algorithm
 from signing.root import ROLE_NAMES
 
@@ -30,12 +30,18 @@ def add_commands(commands: Any) -> None:
     make.set_defaults(command=_keygen)
 
     sign = commands.add_parser("sign", help="add a role's signature to a bundle")
-    sign.add_argument("bundle", type=Path)
+    sign.add_argument("bundle", type=Path, help="with --detached, an envelope that `envelope` wrote will do")
     sign.add_argument("--key", type=Path, required=True)
     sign.add_argument("--role", choices=[name for name in ROLE_NAMES if name != "root"], required=True)
+    sign.add_argument("--root", type=Path, help="refuse a key that this root does not know in the role")
     sign.add_argument("--detached", type=Path, help="write the signature to this file instead")
     _passphrase_option(sign)
     sign.set_defaults(command=_sign)
+
+    carry = commands.add_parser("envelope", help="write a bundle's envelope alone, to be signed on another machine")
+    carry.add_argument("bundle", type=Path)
+    carry.add_argument("-o", "--output", type=Path, required=True)
+    carry.set_defaults(command=_envelope)
 
     attach = commands.add_parser("attach", help="add a detached signature to its bundle")
     attach.add_argument("bundle", type=Path)
@@ -109,8 +115,13 @@ def _signers(arguments: argparse.Namespace) -> list[Any]:
 
 
 def _numbers(pairs: Iterable[str]) -> dict[str, int]:
-    split = (pair.partition("=") for pair in pairs)
-    return {model: int(number) for model, _, number in split}
+    numbers: dict[str, int] = {}
+    for pair in pairs:
+        model, _, number = pair.partition("=")
+        if not number.isdecimal():
+            raise ValueError(f"--minimum-release takes MODEL=N, such as lane=5, not {pair!r}")
+        numbers[model] = int(number)
+    return numbers
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
@@ -120,13 +131,19 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 
 def _sign(arguments: argparse.Namespace) -> int:
+    root = read_root(arguments.root) if arguments.root else None
+    bundle, key_path, role, passphrase = arguments.bundle, arguments.key, arguments.role, _passphrase(arguments)
     if arguments.detached:
-        key = sign_detached(
-            arguments.bundle, arguments.key, arguments.role, arguments.detached, passphrase=_passphrase(arguments)
-        )
+        key = sign_detached(bundle, key_path, role, arguments.detached, passphrase=passphrase, root=root)
     else:
-        key = sign_bundle(arguments.bundle, arguments.key, arguments.role, passphrase=_passphrase(arguments))
+        key = sign_bundle(bundle, key_path, role, passphrase=passphrase, root=root)
     print(f"{arguments.detached or arguments.bundle}: signed as {arguments.role} by {key.keyid}")
+    return 0
+
+
+def _envelope(arguments: argparse.Namespace) -> int:
+    export_envelope(arguments.bundle, arguments.output)
+    print(f"{arguments.output}: envelope of {arguments.bundle}")
     return 0
 
 

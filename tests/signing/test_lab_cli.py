@@ -1,0 +1,102 @@
+"""The signing commands, from keys to a bundle that the vehicle takes, as a person types them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.sign import cli
+from lab.sign.pack import describe_blob, write_bundle
+from signing.refusal import RefusalCode, Refused
+from signing.trust import TrustStore
+from tests.simulators import BundleSimulator
+
+ROLES = ("root", "build", "release")
+
+
+def run(*words: object) -> int:
+    """Run one command; returns its exit code, or raises as it does."""
+    parser = argparse.ArgumentParser()
+    cli.add_commands(parser.add_subparsers(required=True))
+    arguments = parser.parse_args([str(word) for word in words])
+    code: int = arguments.command(arguments)
+    return code
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, Path]:
+    """Ed25519 keys for the three roles, locked with a passphrase that stands in a file."""
+    (tmp_path / "secret").write_text("correct horse\n")
+    paths = {role: tmp_path / role for role in ROLES}
+    for path in paths.values():
+        assert run("keygen", path, "--passphrase-file", tmp_path / "secret") == 0
+    return paths
+
+
+@pytest.fixture
+def root(tmp_path: Path, keys: dict[str, Path]) -> Path:
+    path = tmp_path / "1.json"
+    holders = [word for role in ROLES for word in (f"--{role}", f"{keys[role]}.pub")]
+    secret = ("--passphrase-file", tmp_path / "secret")
+    assert run("root", "init", "-o", path, "--sign-with", keys["root"], *holders, *secret) == 0
+    return path
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> BundleSimulator:
+    """A simulator with an unsigned bundle in place."""
+    simulator = BundleSimulator(tmp_path)
+    blobs = tuple(describe_blob(name, data) for name, data in simulator.blobs.items())
+    write_bundle(simulator.path, replace(simulator.statement, blobs=blobs), simulator.blobs)
+    return simulator
+
+
+def test_bundle_signed_in_two_places_is_taken_by_the_vehicle(
+    tmp_path: Path, keys: dict[str, Path], root: Path, sim: BundleSimulator
+) -> None:
+    secret = ("--passphrase-file", tmp_path / "secret")
+    assert run("sign", sim.path, "--key", keys["build"], "--role", "build", "--root", root, *secret) == 0
+    envelope, signature = tmp_path / "lane.envelope", tmp_path / "lane.sig"
+    assert run("envelope", sim.path, "-o", envelope) == 0
+    words = ("sign", envelope, "--key", keys["release"], "--role", "release", "--root", root)
+    assert run(*words, "--detached", signature, *secret) == 0
+    assert run("attach", sim.path, signature) == 0
+    assert sim.verify_file(TrustStore.bootstrap(root.read_bytes()), now_unix_s=0)
+
+
+def test_key_that_the_root_does_not_know_in_the_role_is_refused(
+    tmp_path: Path, keys: dict[str, Path], root: Path, sim: BundleSimulator
+) -> None:
+    words = ("--role", "release", "--root", root, "--passphrase-file", tmp_path / "secret")
+    with pytest.raises(Refused) as refused:
+        run("sign", sim.path, "--key", keys["build"], *words)
+    assert refused.value.code is RefusalCode.THRESHOLD_NOT_MET
+
+
+def test_roots_follow_one_another(tmp_path: Path, keys: dict[str, Path], root: Path) -> None:
+    secret = ("--passphrase-file", tmp_path / "secret")
+    fresh = tmp_path / "build 2"
+    run("keygen", fresh, "--algorithm", "ml-dsa-65")
+    sign = ("--sign-with", keys["root"], *secret)
+    assert run("root", "rotate", root, "-o", tmp_path / "2.json", "--build", f"{fresh}.pub", *sign) == 0
+    changes = ("--bundle", "a" * 64, "--minimum-release", "lane=5", "--reset-floor", "lane", "--key-id", "b" * 64)
+    days = ("--expires-days", "30")
+    assert run("root", "revoke", tmp_path / "2.json", "-o", tmp_path / "3.json", *changes, *days) == 0
+    trusted = TrustStore.bootstrap(root.read_bytes()).accept_root((tmp_path / "2.json").read_bytes())
+    with pytest.raises(Refused):
+        trusted.accept_root((tmp_path / "3.json").read_bytes())
+    assert run("root", "sign", tmp_path / "3.json", "--key", keys["root"], *secret) == 0
+    last = trusted.accept_root((tmp_path / "3.json").read_bytes()).root
+    assert (last.version, last.minimum_releases, last.reset_floors) == (3, {"lane": 5}, ("lane",))
+    assert (last.revoked_bundles, last.revoked_keys) == ({"a" * 64}, {"b" * 64})
+    assert last.expires_unix_s == last.issued_unix_s + 30 * 86_400
+    assert [one.value for one in last.roles["build"].algorithms] == ["ml-dsa-65"]
+
+
+@pytest.mark.parametrize("pair", ["lane", "lane=", "lane=x", "lane=-1"])
+def test_minimum_release_must_be_a_number(tmp_path: Path, root: Path, pair: str) -> None:
+    with pytest.raises(ValueError, match="--minimum-release takes MODEL=N"):
+        run("root", "revoke", root, "-o", tmp_path / "2.json", "--minimum-release", pair)
