@@ -1,17 +1,17 @@
 """The blocking rule for CPU kernels: which loops become vectors, register blocks, unrolled code and threads.
 
-No timing: the choice is a function of the kernel, so it is the same on every machine. tinygrad's own choices blow up
-register pressure or leave the vector axis strided on CPUs; measured, layout and register blocking carry the speed and
-compiler flags do not. The rule, for a kernel with reductions:
+No timing: the choice is a function of the kernel and of the target's register file, so it is the same on every machine.
+tinygrad's own choices leave the vector axis strided or the multiply-add chains too short; measured, layout and register
+blocking carry the speed and compiler flags do not. The rule, for a kernel with reductions:
 
-* vector axis: the output loop with stride 1 in the store, v of its values at once, v in {8, 4, 16};
-* block axis: an output loop that some input does not depend on, so that each load of that input serves b outputs;
-* v and b are chosen so that v * b accumulators are nearest 34 (at most 48): they fill the registers and hide the
-  latency of a multiply-add without spilling;
-* short reductions (at most 27 taps, as in a depthwise 3x3 or 5x5 convolution) are unrolled whole;
-* last, the first output loop that divides by the threads is split over them, if there is enough work.
+* vector axis: the output loop with stride 1 in the store, a multiple of the vector's lanes at once;
+* block axis: an output loop that some input does not depend on, so that each load of that input serves several outputs;
+* of all pairs that fit the registers, the one with the fewest cycles a multiply-add: two of them start in a cycle if
+  enough accumulators (latency times two) hide their latency and if their loads keep up (two a cycle);
+* short reductions (at most 27 taps, as in a depthwise 3x3 or 5x5 convolution) are unrolled whole, with fewer outputs;
+* last, the output loop that divides by the most threads is split over them, if there is enough work.
 
-A kernel without reductions only gets its vector axis and its threads.
+A kernel without reductions gets its vector axis and its threads.
 """
 
 from __future__ import annotations
@@ -25,21 +25,39 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp
 
-RULE_VERSION = 1
+RULE_VERSION = 2
 """Rises with any change of choices: it is part of what a bundle says about its making."""
-VECTORS = (4, 8, 16)
-ODD_VECTORS = (11, 10, 5, 7, 6, 3, 2)
-"""Where no power of two divides the vector axis."""
-BLOCKS = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12)
-BEST_ACCUMULATORS = 34
-MAX_ACCUMULATORS = 48
-MIN_ACCUMULATORS = 16
+UPCASTS = (16, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2)
+"""tinygrad holds at most 16 iterations of a loop in registers."""
 MAX_UNROLLED_TAPS = 27
+MAX_UNROLLED_WORK = 64
+"""Multiply-adds of straight code in one iteration: beyond this the code outgrows the caches that feed the decoder."""
 SHORT_AXIS = 7
 MIN_THREADED_WORK = 16384
 MIN_DOT = 32
 MAX_SHARED_AXIS = 4
-_MANY_OUTPUTS = MIN_ACCUMULATORS * 64
+_STARTS_PER_CYCLE = 2
+_LATENCY_CYCLES = 4
+_BROADCAST_LOAD = 0.5
+"""A load of one value for all lanes brings an eighth of a vector's bytes, so it mostly hits the nearest cache."""
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A target's vector registers: float32 lanes of each, and how many there are."""
+
+    lanes: int
+    count: int
+
+
+def registers(arch: str) -> Registers:
+    """The register file behind tinygrad's architecture string: AVX2, AVX-512VL at 256 bits, SSE or NEON."""
+    name, _, cpu = arch.partition(",")
+    if name != "x86_64":
+        return Registers(lanes=4, count=32)
+    if cpu in ("x86-64", "x86-64-v2"):
+        return Registers(lanes=4, count=16)
+    return Registers(lanes=8, count=32 if cpu == "x86-64-v4" else 16)
 
 
 def size(loop: UOp) -> int:
@@ -65,6 +83,7 @@ class Shape:
         self.outputs = [one for one in self.loops if one.arg[-1] is AxisType.WEAK and one in splittable]
         self.reductions = [one for one in self.loops if one.arg[-1] is AxisType.REDUCE]
         self.loads = [one for one in kernel.bufs if one is not stores[0]]
+        self.reduced_loads = [one for one in self.loads if any(r in one.src[1].backward_slice for r in self.reductions)]
         stride_one = _stride_one(stores[0])
         self.vector = next((one for one in self.outputs if one in stride_one), None)
         self.work = math.prod(map(size, self.loops))
@@ -78,7 +97,7 @@ def _stride_one(access: UOp) -> list[UOp]:
     return list(access.src[1].get_idx().split_uop(Ops.ADD))
 
 
-def candidates(shape: Shape) -> Iterator[Blocking]:
+def candidates(shape: Shape, file: Registers) -> Iterator[Blocking]:
     """Choices for a kernel, best first. A choice may turn out not to apply; the next is then tried."""
     if shape.vector is None:
         return
@@ -86,10 +105,10 @@ def candidates(shape: Shape) -> Iterator[Blocking]:
         yield from _without_reduction(shape, shape.vector)
         return
     unrolls = _whole_unroll(shape.reductions)
-    blocked = sorted(_register_blocks(shape, shape.vector), key=lambda one: one[0])
-    for _, upcasts in blocked[:4]:
-        yield Blocking(upcasts, unrolls)
+    taps = math.prod(size(loop) for loop, _ in unrolls)
     yield from _dot_products(shape, shape.vector)
+    for pair in _register_blocks(shape, shape.vector, file, taps)[:4]:
+        yield Blocking(pair.upcasts, unrolls)
 
 
 def _dividing(loop: UOp, factors: tuple[int, ...]) -> list[int]:
@@ -102,21 +121,53 @@ def _without_reduction(shape: Shape, vector: UOp) -> Iterator[Blocking]:
         yield Blocking(((vector, factor), *((one, size(one)) for one in shared[:1])))
 
 
-def _register_blocks(shape: Shape, vector: UOp) -> Iterator[tuple[int, tuple[tuple[UOp, int], ...]]]:
-    """(penalty, upcasts) for each admissible v and b."""
+@dataclass(frozen=True)
+class _Pair:
+    """v values of the vector axis and b iterations of the block axis at once; `block` is None where b is 1."""
+
+    vector: UOp
+    v: int
+    block: UOp | None
+    b: int
+
+    @property
+    def upcasts(self) -> tuple[tuple[UOp, int], ...]:
+        return ((self.vector, self.v), *([(self.block, self.b)] if self.block is not None else []))
+
+
+def _register_blocks(shape: Shape, vector: UOp, file: Registers, taps: int) -> list[_Pair]:
+    """The pairs that fit the registers, cheapest first; `taps` multiply-adds of each accumulator are unrolled."""
     blocks = [one for one in shape.outputs if one is not vector and shape.reuse(one) and size(one) > 1]
-    blocks.sort(key=lambda one: (-shape.reuse(one), -one.arg[0]))
-    many = math.prod(map(size, shape.outputs)) > _MANY_OUTPUTS
-    for v in _dividing(vector, VECTORS) or _dividing(vector, ODD_VECTORS) or [1]:
-        if not blocks:
-            yield abs(v - 16), ((vector, v),)
-        for place, block in enumerate(blocks[:2]):
-            for b in _dividing(block, BLOCKS):
-                accumulators = v * b
-                if accumulators > MAX_ACCUMULATORS or (many and accumulators < MIN_ACCUMULATORS):
-                    continue
-                penalty = abs(accumulators - BEST_ACCUMULATORS) + 8 * place + (4 if v == 16 else 0)
-                yield penalty, ((vector, v), (block, b))
+    pairs = []
+    for v in _dividing(vector, UPCASTS) or [1]:
+        accumulators = -(-v // file.lanes)
+        pairs.append(_Pair(vector, v, None, 1))
+        for block in blocks:
+            for b in _dividing(block, UPCASTS):
+                if accumulators * (b + 1) + 1 <= file.count and accumulators * b * taps <= MAX_UNROLLED_WORK:
+                    pairs.append(_Pair(vector, v, block, b))
+    is_unrolled = taps > 1
+    return sorted(
+        pairs, key=lambda one: (_cycles(shape, one, file.lanes, is_unrolled) / (one.v * one.b), one.v * one.b)
+    )
+
+
+def _cycles(shape: Shape, pair: _Pair, lanes: int, is_unrolled: bool) -> float:
+    """Cycles of one step of the reduction for v * b outputs: the busiest of multiply-adds, loads and latency.
+
+    Unrolled reductions are short, so the next outputs' chains overlap and latency does not count.
+    """
+    vectors = -(-pair.v // lanes)
+    loads = 0.0
+    for load in shape.reduced_loads:
+        depends = load.src[1].backward_slice
+        across = 1
+        if pair.vector in depends:
+            across = vectors if pair.vector in _stride_one(load) else pair.v
+        weight = 1.0 if pair.vector in depends else _BROADCAST_LOAD
+        loads += weight * across * (pair.b if pair.block in depends else 1)
+    busiest = max(vectors * pair.b, loads) / _STARTS_PER_CYCLE
+    return busiest if is_unrolled else max(busiest, float(_LATENCY_CYCLES))
 
 
 def _whole_unroll(reductions: list[UOp]) -> tuple[tuple[UOp, int], ...]:
@@ -136,7 +187,7 @@ def _dot_products(shape: Shape, vector: UOp) -> Iterator[Blocking]:
     is_contiguous = any(reduction in _stride_one(one) for one in reading)
     if not is_contiguous or any(vector in _stride_one(one) for one in reading):
         return
-    for factor in _dividing(reduction, (8, 16, 4)):
+    for factor in _dividing(reduction, (16, 8, 4)):
         yield Blocking((), ((reduction, factor),))
 
 
@@ -178,7 +229,7 @@ def _split_threads(kernel: Scheduler, threads: int) -> None:
 
 def schedule(kernel: Scheduler, threads: int) -> Scheduler | None:
     """The kernel with the first choice that applies; None where the rule has nothing to say."""
-    for choice in candidates(Shape(kernel)):
+    for choice in candidates(Shape(kernel), registers(kernel.ren.target.arch)):
         try:
             return apply_blocking(kernel, choice, threads)
         except (KernelOptError, ValueError):

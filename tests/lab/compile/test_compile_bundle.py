@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import random_frame, tiny_model, weights, write_spec
 
 from abi import golden
 from abi.graph import Access, BufferKind, Graph, NanPolicy, decode
@@ -16,6 +15,7 @@ from lab.compile.packed import open_packed
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec_toml import load_spec
 from lab.sign.pack import open_checked
+from tests.lab.compile.tiny_models import random_frame, tiny_model, weights, write_spec
 
 TWO_INPUTS = """
 [[input]]

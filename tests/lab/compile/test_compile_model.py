@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import tiny_model, weights, write_spec
 
 from lab.compile.model import Model, load_model
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec_toml import load_spec
+from tests.lab.compile.tiny_models import tiny_model, weights, write_spec
 
 KNOWN = frozenset({"Conv", "BatchNormalization", "Relu", "Flatten", "Gemm", "Resize", "Reshape", "Constant"})
 

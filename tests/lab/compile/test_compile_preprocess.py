@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import RGB_INPUT, SPEC, edited, random_frame
 
 from lab.compile.reference import preprocess
 from lab.compile.spec import InputSpec
 from lab.compile.spec_toml import load_spec
 from lab.compile.toolchain import compile_context
+from tests.lab.compile.tiny_models import RGB_INPUT, SPEC, edited, random_frame
 
 BGR24 = {**RGB_INPUT, 'format = "NV12"': 'format = "BGR24"'}
 TOLERANCE = 2e-5  # tensor values lie in about -0.3..2.5; two orders of float32 rounding

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import RGB_INPUT, SPEC, edited, random_frame
 
 from lab.compile.reference import bilinear_taps, pixels_at, preprocess, to_rgb
 from lab.compile.spec import InputSpec
 from lab.compile.spec_toml import load_spec
+from tests.lab.compile.tiny_models import RGB_INPUT, SPEC, edited, random_frame
 
 
 def input_spec(tmp_path: Path, edits: dict[str, str] | None = None) -> InputSpec:

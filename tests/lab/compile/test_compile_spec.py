@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tiny_models import RGB_INPUT, SPEC, edited
 
 from abi.colour import Matrix, Range
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import Spec
 from lab.compile.spec_toml import load_spec
+from tests.lab.compile.tiny_models import RGB_INPUT, SPEC, edited
 
 
 def load(tmp_path: Path, edits: dict[str, str]) -> Spec:
