@@ -1,6 +1,7 @@
 """The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, envelope, attach.
 
-Passphrases come from `--passphrase-file` (first line), never from the command line or the environment.
+Passphrases come from `--passphrase-file` (first line), never from the command line or the environment. A key in a
+PKCS#11 token is named by its URI in place of a path (`lab.sign.token`); its passphrase is the PIN.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
-from lab.sign.keyfile import load_public, load_signer
+from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
 from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
 from lab.sign.sign import attach_signature, export_envelope, sign_bundle, sign_detached
+from lab.sign.signer import open_signer
+from lab.sign.token import is_token_uri, token_keygen
 from signing.keys import Algorithm
 from signing.root import ROLE_NAMES
 
@@ -25,6 +28,7 @@ def add_commands(commands: Any) -> None:
     """Add this room's commands to the command line's subparsers."""
     make = commands.add_parser("keygen", help="make a key pair: PATH (private, 0600) and PATH.pub")
     make.add_argument("path", type=Path)
+    make.add_argument("--public", type=Path, help="with a token's URI as PATH: where the public half goes")
     make.add_argument("--algorithm", choices=[one.value for one in Algorithm], default=Algorithm.ED25519.value)
     _passphrase_option(make)
     make.set_defaults(command=_keygen)
@@ -111,7 +115,7 @@ def _times(arguments: argparse.Namespace) -> _Times:
 
 
 def _signers(arguments: argparse.Namespace) -> list[Any]:
-    return [load_signer(path, _passphrase(arguments)) for path in arguments.sign_with]
+    return [open_signer(path, _passphrase(arguments)) for path in arguments.sign_with]
 
 
 def _numbers(pairs: Iterable[str]) -> dict[str, int]:
@@ -125,7 +129,13 @@ def _numbers(pairs: Iterable[str]) -> dict[str, int]:
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    key = keygen(arguments.path, Algorithm(arguments.algorithm), _passphrase(arguments))
+    kind, passphrase = Algorithm(arguments.algorithm), _passphrase(arguments)
+    if not is_token_uri(arguments.path):
+        key = keygen(arguments.path, kind, passphrase)
+    elif arguments.public is None or kind is not Algorithm.ED25519:
+        raise ValueError("a key in a token is ed25519 and needs --public PATH for its public half")
+    else:
+        key = token_keygen(arguments.path, passphrase, arguments.public)
     print(f"{arguments.path}: {key.algorithm.value} key {key.keyid}")
     return 0
 
@@ -182,7 +192,7 @@ def _root_revoke(arguments: argparse.Namespace) -> int:
 
 
 def _root_sign(arguments: argparse.Namespace) -> int:
-    signer = load_signer(arguments.key, _passphrase(arguments))
+    signer = open_signer(arguments.key, _passphrase(arguments))
     sign_root(arguments.root, signer)
     print(f"{arguments.root}: signed by {signer.key.keyid}")
     return 0

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_der_public_key,
 )
 
 from lab.sign.keyfile import PrivateKey, public_of, public_path, require_outside_vehicle
@@ -29,10 +30,20 @@ def keygen(path: str | os.PathLike[str], algorithm: Algorithm, passphrase: str |
     private: PrivateKey
     private = Ed25519PrivateKey.generate() if algorithm is Algorithm.ED25519 else MLDSA65PrivateKey.generate()
     encryption = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
-    public = public_path(target)
-    _write_new(target, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), 0o600)
-    _write_new(public, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
-    return public_of(private)
+    key = public_of(private)
+    write_public(public_path(target), key)
+    try:
+        _write_new(target, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), 0o600)
+    except OSError:
+        public_path(target).unlink()
+        raise
+    return key
+
+
+def write_public(path: str | os.PathLike[str], key: PublicKey) -> None:
+    """Write `key` as SubjectPublicKeyInfo PEM, mode 0644. Raises FileExistsError rather than replace a file."""
+    pem = load_der_public_key(key.spki).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    _write_new(Path(path), pem, 0o644)
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:

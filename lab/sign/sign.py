@@ -12,8 +12,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from lab.sign.keyfile import Signer, load_signer
+from lab.sign.keyfile import Signer
 from lab.sign.pack import open_checked, replace_envelope, write_whole
+from lab.sign.signer import open_signer
 from signing import container, envelope, statement, strict_json
 from signing.envelope import BUNDLE_PAYLOAD_TYPE, Envelope, Signature
 from signing.keys import SPKI_LIMIT_BYTES, PublicKey, algorithm, load_public_key
@@ -39,7 +40,7 @@ def sign_bundle(
 
     With `root`, the key must be one of that role's. An earlier signature by the same key is replaced.
     """
-    return sign_bundle_with(bundle_path, load_signer(key_path, passphrase), role, root=root)
+    return sign_bundle_with(bundle_path, open_signer(key_path, passphrase), role, root=root)
 
 
 def sign_bundle_with(
@@ -72,7 +73,7 @@ def sign_detached(
 
     Of a whole bundle every blob is checked first; of an envelope alone only the statement can be.
     """
-    signer = load_signer(key_path, passphrase)
+    signer = open_signer(key_path, passphrase)
     unsigned, stated = _read_for_signing(path)
     _require_fitting(signer.key, role, stated, root)
     document = strict_json.encode(
