@@ -1,7 +1,11 @@
-"""The queue runtime under real threads: results, data races (ThreadSanitizer), and the other architecture."""
+"""The queue runtime under real threads: results, data races (ThreadSanitizer), and the other architecture.
+
+The last two need runtimes that zig builds from source once, which takes minutes: they run where FENCED_SLOW is set.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -14,6 +18,9 @@ from lab.compile.link import zig_cc
 
 HARNESS = Path(__file__).with_name("queue_harness.c")
 SOURCES = Path(link.__file__).parent
+slow = pytest.mark.skipif(
+    not os.environ.get("FENCED_SLOW"), reason="set FENCED_SLOW=1: zig builds a runtime first, minutes once"
+)
 
 
 def build(folder: Path, *flags: str, edit: tuple[str, str] | None = None) -> Path:
@@ -48,10 +55,12 @@ def sanitized(folder: Path, edit: tuple[str, str] | None = None) -> str:
     return done.stdout + done.stderr
 
 
+@slow
 def test_there_is_no_data_race(tmp_path: Path) -> None:
     assert sanitized(tmp_path) == "0 wrong, 6000 launches\n"
 
 
+@slow
 @pytest.mark.parametrize(
     "edit",
     [
@@ -65,6 +74,7 @@ def test_the_race_check_sees_a_missing_barrier(tmp_path: Path, edit: tuple[str, 
     assert "data race" in sanitized(tmp_path, edit)
 
 
+@slow
 def test_it_runs_on_aarch64(tmp_path: Path) -> None:
     emulator = [] if platform.machine() == "aarch64" else [shutil.which("qemu-aarch64-static") or ""]
     if emulator == [""]:
