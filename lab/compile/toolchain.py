@@ -97,11 +97,12 @@ def compile_context(arch: str, cpu: str, threads: int, renderer: str = "FENCED")
     """Within it tinygrad compiles for this target: `threads` cores, calls not batched (JIT=2), and by `renderer`:
 
     FENCED by the lab's blocking rule, CLANG by tinygrad's own choices. Reductions are not split in two kernels: that is
-    for GPUs, and would keep a gather by index from becoming a load.
+    for GPUs, and would keep a gather by index from becoming a load. SPEC=0: tinygrad's check of its own intermediate
+    code is a fifth of the compile's time, and what it would find the checks of the results find too.
     """
     open_cpu_device(arch, cpu)
     from tinygrad.helpers import Context  # noqa: PLC0415 (after the environment is set)
 
     target = f"CPU:{renderer}:{tinygrad_arch(arch, cpu)}"
-    with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0):
+    with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0, SPEC=0):
         yield

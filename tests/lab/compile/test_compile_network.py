@@ -1,0 +1,171 @@
+"""The rewritten network against onnxruntime, operator by operator: rewrites must leave the function as it is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from lab.compile.toolchain import compile_context
+from tests.lab.compile.tiny_models import tiny_model, weights
+
+TOLERANCE = 2e-5
+node = helper.make_node
+
+
+@pytest.fixture(autouse=True)
+def _device() -> Iterator[None]:
+    with compile_context("x86_64", "x86_64_v3", 2):
+        yield
+
+
+def rewritten(folder: Path, model: Any) -> Any:
+    from lab.compile.activations import use_fast_activations  # noqa: PLC0415 (the device is open now)
+    from lab.compile.layout import use_channels_last  # noqa: PLC0415
+    from lab.compile.network import read_network  # noqa: PLC0415
+    from lab.compile.rewrite import fold_batch_norm  # noqa: PLC0415
+
+    onnx.save(model, str(folder / "model.onnx"))
+    network = read_network(folder / "model.onnx")
+    fold_batch_norm(network)
+    use_channels_last(network)
+    use_fast_activations(network)
+    return network
+
+
+def both(folder: Path, model: Any) -> tuple[Any, Any]:
+    """The result of the rewritten network and onnxruntime's, on the same random picture."""
+    from tinygrad import Tensor  # noqa: PLC0415
+
+    picture = np.random.default_rng(5).standard_normal((1, 3, 12, 16)).astype(np.float32)
+    network = rewritten(folder, model)
+    found = network({"image": network.materialise(Tensor(picture))})["result"].numpy()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return found, session.run(["result"], {"image": picture})[0]
+
+
+def integers(name: str, *values: int) -> Any:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+W = weights("w", 8, 3, 3, 3)
+CONV = node("Conv", ["image", "w"], ["c"], pads=[1, 1, 1, 1])
+CASES: dict[str, tuple[list[Any], list[Any], int]] = {
+    "residual": (
+        [CONV, node("Relu", ["c"], ["r"]), node("Conv", ["r", "w2"], ["d"], pads=[1, 1, 1, 1]),
+         node("Add", ["d", "c"], ["s"]), node("Relu", ["s"], ["result"])],
+        [W, weights("w2", 8, 8, 3, 3)], 17,
+    ),
+    "two convolutions that meet in a sum": (
+        [CONV, node("Conv", ["image", "w2"], ["d"], pads=[1, 1, 1, 1]), node("Add", ["c", "d"], ["result"])],
+        [W, weights("w2", 8, 3, 3, 3, seed=7)], 17,
+    ),
+    "swish": (
+        [CONV, node("Sigmoid", ["c"], ["g"]), node("Mul", ["c", "g"], ["m"]), node("Conv", ["m", "w2"], ["result"])],
+        [W, weights("w2", 4, 8, 1, 1)], 17,
+    ),
+    "a prime number of channels with PRelu": (
+        [node("Conv", ["image", "w", "b"], ["c"]), node("PRelu", ["c", "slope"], ["p"]),
+         node("Conv", ["p", "w2"], ["d"]), node("Clip", ["d", "low", "high"], ["result"])],
+        [weights("w", 131, 3, 1, 1), weights("b", 131), weights("slope", 131, 1, 1), weights("w2", 67, 131, 1, 1),
+         numpy_helper.from_array(np.array(-0.5, np.float32), "low"),
+         numpy_helper.from_array(np.array(0.5, np.float32), "high")], 17,
+    ),
+    "padded channels that other operators see": (
+        [node("Conv", ["image", "w", "b"], ["c"]), node("Relu", ["c"], ["r"]),
+         node("GlobalAveragePool", ["r"], ["g"]), node("Softmax", ["g"], ["s"], axis=1),
+         node("Mul", ["r", "s"], ["result"])],
+        [weights("w", 13, 3, 1, 1), weights("b", 13)], 17,
+    ),
+    "transposed convolution, kernel = stride": (
+        [node("ConvTranspose", ["image", "w", "b"], ["t"], strides=[2, 3], kernel_shape=[2, 3]),
+         node("Relu", ["t"], ["result"])],
+        [weights("w", 3, 5, 2, 3), weights("b", 5)], 17,
+    ),
+    "transposed convolution that overlaps": (
+        [node("ConvTranspose", ["image", "w"], ["result"], strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])],
+        [weights("w", 3, 4, 3, 3)], 17,
+    ),
+    "asymmetric padding, stride and dilation": (
+        [node("Conv", ["image", "w"], ["result"], pads=[0, 1, 2, 3], strides=[2, 1], dilations=[1, 2])], [W], 17,
+    ),
+    "automatic padding": ([node("Conv", ["image", "w"], ["result"], auto_pad="SAME_UPPER", strides=[2, 2])], [W], 17),
+    "grouped and depthwise": (
+        [CONV, node("Conv", ["c", "g"], ["d"], group=2, pads=[1, 1, 1, 1]),
+         node("Conv", ["d", "dw"], ["result"], group=12, pads=[2, 2, 2, 2])],
+        [W, weights("g", 12, 4, 3, 3), weights("dw", 12, 1, 5, 5)], 17,
+    ),
+    "pooling, concatenation and resize": (
+        [CONV, node("MaxPool", ["c"], ["m"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+         node("AveragePool", ["c"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+         node("Concat", ["m", "a"], ["k"], axis=1),
+         node("Resize", ["k", "", "scales"], ["result"], mode="nearest")],
+        [W, numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")], 17,
+    ),
+    "channel shuffle": (
+        [CONV, node("Reshape", ["c", "groups"], ["x"]), node("Transpose", ["x"], ["y"], perm=[0, 2, 1, 3, 4]),
+         node("Reshape", ["y", "back"], ["z"]), node("Gather", ["z", "some"], ["s"], axis=1),
+         node("Conv", ["s", "w2"], ["result"])],
+        [W, integers("groups", 1, 2, 4, 12, 16), integers("back", 1, 8, 12, 16), integers("some", 0, 2, 4, 6),
+         weights("w2", 8, 4, 1, 1)], 17,
+    ),
+    "softmax over everything behind the axis (opset 11)": (
+        [CONV, node("Softmax", ["c"], ["result"], axis=2)], [W], 11,
+    ),
+    "attention": (
+        [CONV, node("Reshape", ["c", "rows"], ["q"]), node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
+         node("MatMul", ["k", "q"], ["s"]), node("Softmax", ["s"], ["p"], axis=-1),
+         node("MatMul", ["q", "p"], ["result"])],
+        [W, integers("rows", 1, 8, 192)], 17,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rewritten_network_computes_what_onnxruntime_computes(tmp_path: Path, name: str) -> None:
+    nodes, initialisers, opset = CASES[name]
+    found, expected = both(tmp_path, tiny_model(nodes, initialisers, opset=opset, output_shape=None))
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < TOLERANCE
+
+
+def test_batch_normalisation_leaves_the_graph(tmp_path: Path) -> None:
+    network = rewritten(tmp_path, tiny_model())
+    assert "BatchNormalization" not in {one.op for one in network.nodes}
+    found, expected = both(tmp_path, tiny_model())
+    assert np.abs(found - expected).max() < TOLERANCE
+
+
+def test_a_convolution_whose_own_result_is_wanted_keeps_its_batch_normalisation(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["image", "w0"], ["c"]),
+        node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["n"]),
+        node("Add", ["n", "c"], ["result"]),
+    ]
+    parts = [weights("w0", 8, 3, 3, 3), *(weights(name, 8) for name in ("gamma", "beta", "mean"))]
+    variance = numpy_helper.from_array(np.full(8, 0.5, np.float32), "var")
+    found, expected = both(tmp_path, tiny_model(nodes, [*parts, variance], output_shape=None))
+    assert np.abs(found - expected).max() < TOLERANCE
+
+
+def test_no_kernel_nests_two_convolutions(tmp_path: Path) -> None:
+    from tinygrad import Tensor  # noqa: PLC0415
+    from tinygrad.uop.ops import Ops  # noqa: PLC0415
+
+    network = rewritten(tmp_path, tiny_model(*CASES["residual"][:2], output_shape=None))
+    result = network({"image": network.materialise(Tensor.zeros(1, 3, 12, 16).contiguous())})["result"]
+    linear = result.contiguous().schedule_linear()
+    reductions = [sum(one.op is Ops.REDUCE for one in call.src[0].toposort()) for call in linear.src]
+    assert max(reductions) == 1
+
+
+def test_channels_are_padded_only_where_it_pays() -> None:
+    from lab.compile.layout import padded_channels  # noqa: PLC0415
+
+    assert [padded_channels(one) for one in (3, 8, 9, 13, 22, 67, 131, 255)] == [3, 8, 12, 16, 24, 68, 136, 256]
