@@ -211,6 +211,9 @@ class _RegularFile:
         except OSError as error:
             code = RefusalCode.UNSAFE_FILE if error.errno == errno.ELOOP else RefusalCode.UNREADABLE_FILE
             raise Refused(code, self._path, "a readable regular file", os.strerror(error.errno or 0)) from error
+        except ValueError as error:
+            found = "a NUL or a lone surrogate in it"
+            raise Refused(RefusalCode.UNREADABLE_FILE, self._path, "a path that can exist", found) from error
 
     def _require_safe(self, status: os.stat_result) -> None:
         mode = stat.S_IMODE(status.st_mode)

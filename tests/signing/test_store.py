@@ -115,6 +115,13 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
         store.read_bundle(path, limit_bytes=LIMIT_BYTES)
 
 
+@pytest.mark.parametrize("path", ["lane\0.fenced", "lane\ud800"], ids=itertools.count())
+def test_path_that_cannot_exist_is_refused(path: str) -> None:
+    found = "a NUL or a lone surrogate in it"
+    with refusal(RefusalCode.UNREADABLE_FILE, ascii(path), "a path that can exist", found):
+        store.read_bundle(path, limit_bytes=LIMIT_BYTES)
+
+
 def make_fifo(path: Path) -> None:
     os.mkfifo(path)
 
