@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ from hal.error import HalCode, HalError
 from hal.fence import Fence, FenceStatus
 from hal.memory import PAGE_BYTES, Mapping
 from hal.opencl import OpenClAccelerator
+from hal.opencl_api import load_bindings
 from hal.opencl_device import Sharing
 from tests.conformance import subject
 from tests.support import opencl
@@ -153,6 +156,33 @@ def test_host_memory_is_used_itself_where_the_device_can(accelerator: OpenClAcce
     copied = OpenClAccelerator(DeviceOptions(), Sharing.COPIED)
     assert not copied.allocate("output", PAGE_BYTES).zero_copy
     copied.close()
+
+
+def test_mapped_memory_is_given_up_for_each_run_and_taken_back(module: Module) -> None:
+    opened, calls = OpenClAccelerator(DeviceOptions(), Sharing.MAPPED), []
+
+    def counted(name: str) -> None:
+        real = put_below(opened, name, lambda *arguments: (calls.append(name), real(*arguments))[1])
+
+    with Rig(opened, module, subject.AUXILIARY) as rig:  # a frame, an aux input and an output
+        counted("clEnqueueUnmapMemObject")
+        counted("clEnqueueMapBuffer")
+        for _ in range(2):
+            calls.clear()
+            wait_done(rig.submit(), LIMIT_NS)
+            state = ["clEnqueueUnmapMemObject"] if rig.executable.timeline.value == 1 else []
+            assert calls == ["clEnqueueUnmapMemObject"] * 3 + state + ["clEnqueueMapBuffer"] * 3
+    opened.close()
+
+
+def test_another_tinygrad_in_the_process_is_left_as_it_was(module: Module) -> None:
+    tinygrad = importlib.import_module("tinygrad")
+    before = {name: one for name, one in sys.modules.items() if name.partition(".")[0] == "tinygrad"}
+    bindings = load_bindings()
+    after = {name: one for name, one in sys.modules.items() if name.partition(".")[0] == "tinygrad"}
+    assert after == before
+    assert sys.modules["tinygrad"] is tinygrad
+    assert bindings not in after.values()
 
 
 def test_memory_that_the_device_cannot_address_is_refused(accelerator: OpenClAccelerator) -> None:
