@@ -2,9 +2,10 @@
 
 Operators go on seeing NCHW. A value is written to memory with its channels innermost, so that a kernel's vector axis is
 the output channels, with stride 1 in the store, in the bias and in the packed weights. Weights are laid out once as
-[Co/8, kh, kw, Ci, 8] and viewed back as OIHW. A prime channel count cannot vectorise (a 131 to 131 convolution ran at
-7.8 instead of 76 GFLOP/s), so output channels are padded with zero weights to a multiple of 8, or of 4 where 8 would
-waste more than 7 %, and the padding is cut off again wherever an operator could see it.
+[Co/8, kh, kw, Ci, 8] and viewed back as OIHW. A count of channels that the vector does not divide is the worst case (a
+131 to 131 convolution ran at 7.8 instead of 76 GFLOP/s), and a part of a vector costs as much as a whole one, so output
+channels are padded with zero weights to a multiple of the vector, and the padding is cut off wherever an operator could
+see it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from tinygrad import Tensor
 
 from lab.compile.network import ELEMENTWISE, Network, Node
 
-PACK = 8
-SMALL_PACK = 4
-MAX_WASTE = 1.07
-MIN_PADDED_CHANNELS = 9
+PACKS = (8, 4)
+MIN_PADDED_CHANNELS = 5
+"""Fewer channels fit half a vector as well."""
 
 
 def channels_last(value: Any) -> Any:
@@ -28,9 +28,9 @@ def channels_last(value: Any) -> Any:
     return value.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-def use_channels_last(network: Network) -> None:
-    """Pads channels, packs weights, and makes `network` write its values channels last."""
-    _pad_channels(network)
+def use_channels_last(network: Network, lanes: int = 8) -> None:
+    """Pads channels to vectors of `lanes`, packs weights, and makes `network` write its values channels last."""
+    _pad_channels(network, lanes)
     for node in network.nodes:
         weight = network.constant(node.inputs[1]) if node.op == "Conv" else None
         if weight is not None and weight.ndim == 4:
@@ -43,39 +43,36 @@ def use_channels_last(network: Network) -> None:
 def pack_weight(weight: Any, group: int = 1) -> Any:
     """The OIHW weight as a view of memory in which neighbouring output channels are neighbours."""
     out, inside, high, wide = weight.shape
-    pack = next((one for one in (PACK, SMALL_PACK) if out % one == 0), 0)
+    pack = next((one for one in PACKS if out % one == 0), 0)
     if group != 1 or not pack:
         return weight.permute(2, 3, 1, 0).contiguous().realize().permute(3, 2, 0, 1)
     packed = weight.reshape(out // pack, pack, inside, high, wide).permute(0, 3, 4, 2, 1).contiguous().realize()
     return packed.permute(0, 4, 3, 1, 2).reshape(out, inside, high, wide)
 
 
-def padded_channels(channels: int) -> int:
+def padded_channels(channels: int, lanes: int) -> int:
     """The channel count that a convolution computes for `channels` wanted ones."""
-    if channels % PACK == 0 or channels < MIN_PADDED_CHANNELS:
-        return channels
-    wide = -(-channels // PACK) * PACK
-    return wide if wide <= channels * MAX_WASTE else -(-channels // SMALL_PACK) * SMALL_PACK
+    return channels if channels < MIN_PADDED_CHANNELS else -(-channels // lanes) * lanes
 
 
-def _pad_channels(network: Network) -> None:
+def _pad_channels(network: Network, lanes: int) -> None:
     """Pads output channels of convolutions, and passes the padding on through elementwise nodes that can take it."""
     readers = network.consumers()
     for node in network.nodes:
         if node.op == "Conv":
-            _pad_convolution(network, node, readers)
+            _pad_convolution(network, node, readers, lanes)
         elif node.op in ELEMENTWISE:
-            _pass_padding_on(network, node, readers)
+            _pass_padding_on(network, node, readers, lanes)
 
 
-def _pad_convolution(network: Network, node: Node, readers: dict[str, list[Node]]) -> None:
+def _pad_convolution(network: Network, node: Node, readers: dict[str, list[Node]], lanes: int) -> None:
     weight = network.constant(node.inputs[1])
     biases = [name for name in node.inputs[2:3] if name]
     is_own = all(len(readers[name]) == 1 for name in (node.inputs[1], *biases))
     if weight is None or weight.ndim != 4 or node.opts.get("group", 1) != 1 or not is_own:
         return
     channels = weight.shape[0]
-    wanted = padded_channels(channels)
+    wanted = padded_channels(channels, lanes)
     if wanted == channels or any(network.constant(name) is None for name in biases):
         return
     for name in (node.inputs[1], *biases):
@@ -88,12 +85,12 @@ def _padded(value: Any, axis: int, wanted: int) -> Any:
     return value.pad(margin).contiguous().realize()
 
 
-def _pass_padding_on(network: Network, node: Node, readers: dict[str, list[Node]]) -> None:
+def _pass_padding_on(network: Network, node: Node, readers: dict[str, list[Node]], lanes: int) -> None:
     counts = {network.padded[name] for name in node.inputs if name in network.padded}
     if len(counts) != 1:
         return
     channels = counts.pop()
-    wanted = padded_channels(channels)
+    wanted = padded_channels(channels, lanes)
     to_pad: list[tuple[str, int]] = []
     for name in node.inputs:
         value = network.constant(name)

@@ -11,7 +11,7 @@ from hal.features import machine_features, missing_features
 from lab.compile import link
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import TargetSpec
-from lab.compile.toolchain import compile_context
+from lab.compile.toolchain import compile_context, tinygrad_arch
 from signing import statement
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class CpuTarget:
     def rewrite(self, network: Any) -> None:
         from lab.compile.activations import use_fast_activations  # noqa: PLC0415 (they import tinygrad)
         from lab.compile.layout import use_channels_last  # noqa: PLC0415
+        from lab.compile.schedule import registers  # noqa: PLC0415
 
-        use_channels_last(network)
+        use_channels_last(network, registers(tinygrad_arch(self._spec.arch, self._spec.cpu)).lanes)
         use_fast_activations(network)
 
     def code(self, capture: Capture) -> bytes:
@@ -71,4 +72,7 @@ class CpuTarget:
         return statement.Target("cpu", self._spec.arch, tuple(self._features), memory_bytes)
 
     def options(self) -> tuple[tuple[str, statement.OptionValue], ...]:
-        return (("cpu", self._spec.cpu), ("threads", self._spec.threads), ("ziglang", version("ziglang")))
+        from lab.compile.schedule import RULE_VERSION  # noqa: PLC0415 (imports tinygrad)
+
+        compiled = (("cpu", self._spec.cpu), ("scheduleRule", RULE_VERSION), ("threads", self._spec.threads))
+        return (*compiled, ("ziglang", version("ziglang")))

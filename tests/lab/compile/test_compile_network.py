@@ -165,7 +165,8 @@ def test_no_kernel_nests_two_convolutions(tmp_path: Path) -> None:
     assert max(reductions) == 1
 
 
-def test_channels_are_padded_only_where_it_pays() -> None:
+def test_channels_are_padded_to_whole_vectors() -> None:
     from lab.compile.layout import padded_channels  # noqa: PLC0415
 
-    assert [padded_channels(one) for one in (3, 8, 9, 13, 22, 67, 131, 255)] == [3, 8, 12, 16, 24, 68, 136, 256]
+    assert [padded_channels(one, 8) for one in (3, 4, 5, 8, 12, 131)] == [3, 4, 8, 8, 16, 136]
+    assert [padded_channels(one, 4) for one in (3, 5, 12, 131)] == [3, 8, 12, 132]
