@@ -47,7 +47,7 @@ def inspect(path: str) -> Tree:
         require_contents(sealed, stated)
         spans = {blob.name: span for blob, span in zip(stated.blobs, sealed.layout.blobs, strict=True)}
         graph = decode(sealed.view(spans["graph"]))
-        target = Target(stated.target.driver, stated.target.arch, threads=max(graph.threads, os.cpu_count() or 1))
+        target = Target(stated.target.driver, stated.target.arch)
         admission = admit(graph, sealed.view(spans["code"]), spans["weights"].size_bytes, target)
         return {
             "path": path,

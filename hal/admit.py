@@ -35,11 +35,10 @@ __all__ = ["Admission", "AdmissionCode", "AdmissionRefused", "ArenaRange", "Entr
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the graph is to run on. threads: processors at hand (cpu); memory_bytes: 0 where only Limits bounds it."""
+    """What the graph is to run on. memory_bytes: what the device has; 0 where only Limits bounds it."""
 
     driver: str
     arch: str
-    threads: int = 1
     memory_bytes: int = 0
 
 

@@ -71,7 +71,8 @@ class CpuAccelerator:
     def load(self, module: Module) -> CpuExecutable:
         """Admit, then map. Raises AdmissionRefused, or HalError CODE, QUEUE_VERSION, OUT_OF_MEMORY, NOT_PERMITTED."""
         self._refuse_closed()
-        target = Target("cpu", self._arch, threads=len(os.sched_getaffinity(0)))
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+        target = Target("cpu", self._arch, memory_bytes=memory_bytes)
         admission = admit(module.graph, module.code, module.weights.nbytes, target)
         executable = CpuExecutable(module, admission, self._options, self._lock)
         self._executables.append(executable)

@@ -36,7 +36,7 @@ from tests.support.graphs import (
     valid_graph,
 )
 
-TARGET = Target("cpu", "x86_64", 2)
+TARGET = Target("cpu", "x86_64")
 
 
 def admitted(graph: Graph, limits: Limits | None = None, target: Target = TARGET) -> Admission:
