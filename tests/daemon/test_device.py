@@ -10,6 +10,7 @@ import pytest
 
 from abi.flat import ResultFlag
 from abi.graph import NanPolicy
+from hal.error import HalCode, HalError
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
@@ -76,8 +77,9 @@ def test_a_device_that_cannot_be_reset_ends_the_daemon(tmp_path: Path, maker: Bu
         submit(camera, 1, picture(1, first=255))
         submit(camera, 2, picture(2, first=255))
         assert daemon.lost.wait(LIMIT_S)
-        assert camera.ledger.held == 2  # no fence signalled and no reset succeeded: the slots were never given back
     daemon.join()
+    # no fence signalled and no reset succeeded: the slot in flight was never given back
+    assert daemon.service.ledgers.columns()["road"]["held"] == 1
     assert daemon.exit_status == 1
     assert '"event":"device.lost"' in (tmp_path / "state" / "audit.jsonl").read_text()
 
@@ -100,3 +102,21 @@ def test_the_fence_is_real(tmp_path: Path, maker: BundleMaker) -> None:
         assert np.array_equal(delivery.outputs["values"], model.values(picture(1, first=200)))
         assert delivery.receipt.completed_ns - delivery.receipt.started_ns > 50_000_000
         assert delivery.receipt.published_ns < time.monotonic_ns()
+
+
+def test_a_device_that_latches_frees_no_slot_before_its_reset(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon, daemon.camera() as camera:
+        submit(camera, 1, picture(1, first=100))
+        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        service = daemon.service
+        pipeline = service.roster.pipelines["tiny"]
+
+        def latch() -> None:
+            service.accelerator.latch(HalError(HalCode.DEVICE_LOST, "planted"))
+            pipeline.look()
+
+        service.loop.call_soon(latch)
+        assert ended(camera)["lost"] == 1
+        assert daemon.status()["faults"]["device_resets"] == 1
+        submit(camera, 2, picture(2))
+        assert ended(camera)["run"] == 1

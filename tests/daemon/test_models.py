@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from abi.graph import Graph
+from abi.messages import DeliveryPolicy
 from abi.packet import RefusalCode
 from client.errors import ConnectionLost, Refused
 from daemon import models
@@ -173,6 +174,27 @@ def test_a_switch_falls_between_two_frames_and_loses_none(tmp_path: Path, maker:
         counted = ended(camera)
         assert counted["run"] == counted["submitted"] == sequence + 1
         assert answers[0]["version"] == "2.0.0"
+
+
+def test_a_run_in_flight_is_finished_by_the_model_that_began_it(tmp_path: Path, maker: BundleMaker) -> None:
+    old = TinyModel("slow")
+    with (
+        DaemonThread(tmp_path, [maker.write(old)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer(policy=DeliveryPolicy.EVERY, queue=4) as consumer,
+        daemon.control() as control,
+    ):
+        submit(camera, 1, picture(1, first=200))
+        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        submit(camera, 2, picture(2))  # waits, and is run by whichever model serves then
+        new_digest = control.activate(maker.write(NEW))["digest"]
+        submit(camera, 3, picture(3))
+        by_sequence = {one.receipt.frames[0].sequence: one for one in (consumer.recv(LIMIT_S) for _ in range(3))}
+        assert by_sequence[1].receipt.model_digest == consumer.model_digest
+        assert np.array_equal(by_sequence[1].outputs["values"], old.values(picture(1, first=200)))
+        assert by_sequence[3].receipt.model_digest.hex() == new_digest
+        assert np.array_equal(by_sequence[3].outputs["values"], NEW.values(picture(3)))
+        assert ended(camera)["run"] == 3
 
 
 def test_rollback_brings_the_model_before_back(tmp_path: Path, maker: BundleMaker) -> None:
