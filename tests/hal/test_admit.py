@@ -101,7 +101,8 @@ def test_everything_may_be_at_its_limit() -> None:
         },
     )
     admitted(graph)
-    admitted(edit(valid_graph(), "programs.0.name", ""))
+    admitted(edit_all(valid_graph(), {"programs.0.name": "", "aux.0.name": "g", "entrypoints.0.name": "e"}))
+    admitted(edit(valid_graph(), "launches.1.arguments.2", Argument(AUX, 0, 1)))
     admitted(edit(valid_graph(), "entrypoints.0.budget_ns", 1))
 
 
