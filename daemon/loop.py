@@ -29,7 +29,6 @@ class Loop:
         self._calls: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self.turns = 0
         self.watch(self._wakeup, self._run_calls)
 
     def watch(self, descriptor: int, on_event: OnEvent, events: int = READABLE) -> None:
@@ -77,7 +76,6 @@ class Loop:
             due_ns = due()
             if due_ns is not None and due_ns <= now_ns:
                 act(now_ns)
-        self.turns += 1
 
     def close(self) -> None:
         """Frees the epoll set. What was watched stays open."""

@@ -1,0 +1,89 @@
+"""What is finite, and what is within a contract's tolerance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from abi.graph import DType, Output, OutputView
+from daemon.outputs import FiniteCheck, worst_difference
+
+
+def output(dtype: DType, count: int, absolute: float = 0.0, relative: float = 0.0) -> Output:
+    view = OutputView("values", dtype, (count,), "1", 0, count * dtype.item_bytes)
+    return Output(view, 0, absolute, relative)
+
+
+def raw(values: NDArray[np.generic]) -> memoryview:
+    return memoryview(values.tobytes())
+
+
+def bfloat16(*values: float) -> NDArray[np.uint16]:
+    return (np.array(values, np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_value_that_is_not_finite_is_seen(bad: float) -> None:
+    for dtype, values in (
+        (DType.FLOAT32, np.array([1, 2, bad, 3], np.float32)),
+        (DType.FLOAT16, np.array([1, 2, bad, 3], np.float16)),
+        (DType.BFLOAT16, bfloat16(1, 2, bad, 3)),
+    ):
+        check = FiniteCheck(dtype, values.nbytes)
+        assert not check(raw(values))
+        values[2] = values[0]
+        assert check(raw(values))
+
+
+def test_the_largest_finite_values_are_finite() -> None:
+    assert FiniteCheck(DType.FLOAT32, 8)(raw(np.array([3.4e38, -3.4e38], np.float32)))
+    assert FiniteCheck(DType.FLOAT16, 4)(raw(np.array([65504, -65504], np.float16)))
+    assert FiniteCheck(DType.BFLOAT16, 2)(raw(np.array([0x7F7F], np.uint16)))
+
+
+def test_integers_are_always_finite() -> None:
+    assert FiniteCheck(DType.INT32, 8)(raw(np.array([0x7F800000, -1], np.int32)))
+
+
+def test_without_a_tolerance_only_equal_bits_will_do() -> None:
+    one, other = np.array([0.0, 1.0], np.float32), np.array([-0.0, 1.0], np.float32)
+    assert worst_difference(output(DType.FLOAT32, 2), raw(one), raw(one)) is None
+    assert (
+        worst_difference(output(DType.FLOAT32, 2), raw(other), raw(one)) == "1 of 8 bytes differ, the first at byte 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "absolute", "relative", "good"),
+    [
+        (1.0, 1.5, 0.5, 0.0, True),
+        (1.0, 1.5, 0.49, 0.0, False),
+        (90.0, 100.0, 0.0, 0.1, True),
+        (89.0, 100.0, 0.0, 0.1, False),
+        (100.0, 90.0, 0.0, 0.1, False),  # relative to what is expected, not to what was found
+        (1.0, 2.0, 0.5, 0.5, True),  # the larger of the two counts
+        (np.nan, np.nan, 1e-3, 0.0, True),
+        (np.nan, 1.0, 1e9, 0.0, False),
+        (1.0, np.nan, 1e9, 0.0, False),
+        (np.inf, np.inf, 1e-3, 1e-3, True),
+        (-np.inf, np.inf, 1e9, 0.0, False),
+    ],
+)
+def test_a_tolerance_is_kept_to(found: float, expected: float, absolute: float, relative: float, good: bool) -> None:
+    a, b = np.array([7, found], np.float32), np.array([7, expected], np.float32)
+    difference = worst_difference(output(DType.FLOAT32, 2, absolute, relative), raw(a), raw(b))
+    assert (difference is None) == good
+    if difference is not None:
+        assert difference.startswith("element 1 is ")
+
+
+def test_bfloat16_is_compared_by_value() -> None:
+    tolerant = output(DType.BFLOAT16, 1, absolute=0.1)
+    assert worst_difference(tolerant, raw(bfloat16(1.0)), raw(bfloat16(1.0625))) is None
+    assert worst_difference(tolerant, raw(bfloat16(1.0)), raw(bfloat16(1.25))) == "element 0 is 1, expected 1.25"
+
+
+def test_booleans_know_no_tolerance() -> None:
+    tolerant = output(DType.BOOL8, 2, absolute=5.0)
+    assert worst_difference(tolerant, memoryview(b"\0\1"), memoryview(b"\0\0")) is not None
