@@ -161,7 +161,7 @@ def _check_config(parsed: argparse.Namespace) -> dict[str, object]:
         "config": config.path,
         "state_directory": config.state_directory,
         "socket_directory": config.socket_directory,
-        "root_path": config.root_path,
+        "root_paths": list(config.root_paths),
         "bundle_paths": list(config.bundle_paths),
         "bundle_directories": list(config.bundle_directories),
         "device": config.device,
@@ -238,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     add("serve", "serve by a configuration file until SIGTERM").add_argument("--config", required=True)
     verify = add("verify", "verify a bundle's signatures, digests and target for this machine", device)
     verify.add_argument("bundle")
-    verify.add_argument("--root", required=True, help="the trusted root file")
+    verify.add_argument("--root", required=True, action="append", help="trusted root files, in order of version")
     verify.add_argument("--state", help="the vehicle's trust state, for its rollback floors")
     add("inspect", "show what a bundle holds, without looking at signatures").add_argument("bundle")
     selftest = add("selftest", "run a bundle's golden vectors and the device's conformance suite", device)

@@ -75,6 +75,7 @@ class Limits:
     peers: int
     bundle_bytes: int
     model_memory_bytes: int
+    probation_frames: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Config:
     path: str
     state_directory: str
     socket_directory: str
-    root_path: str
+    root_paths: tuple[str, ...]
     bundle_paths: tuple[str, ...]
     bundle_directories: tuple[str, ...]
     device: str
@@ -135,7 +136,7 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         path=path,
         state_directory=state,
         socket_directory=_path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder),
-        root_path=_path(table.text("root_path"), "root_path", folder),
+        root_paths=tuple(_path(item, "root_paths", folder) for item in table.texts("root_paths", least=1)),
         bundle_paths=bundles,
         bundle_directories=tuple(dict.fromkeys(folders)),
         device=table.one_of("device", DEVICES, "cpu"),
@@ -161,6 +162,7 @@ def _limits(table: "_Table") -> Limits:
         peers=table.number("peers", 32, 1, 256),
         bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
         model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
+        probation_frames=table.number("probation_frames", 100, 1, 1_000_000),
     )
     table.done()
     return limits

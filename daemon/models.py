@@ -16,13 +16,14 @@ from daemon import guard
 from daemon.audit import AuditLog
 from daemon.refusal import ModelRefused, Step, refused
 from daemon.selftest import TestReport, self_test
+from daemon.trust_store import VehicleTrust
 from hal.accelerator import Accelerator, Executable, Module, SealedSpan
 from hal.error import HalError
 from hal.refusal import AdmissionRefused
-from signing import store
+from signing import envelope, statement, store
 from signing.bundle import SealedBundle, VerifiedBundle
-from signing.refusal import Refused
-from signing.trust import Machine, TrustStore, verify_bundle
+from signing.refusal import RefusalCode, Refused
+from signing.trust import Machine, verify_bundle
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,13 @@ class LoadedModel:
         """Name, version and release, for people."""
         model = self.bundle.statement.model
         return f"{model.name} {model.version} (release {model.release})"
+
+    def identity(self) -> dict[str, str | int]:
+        """What the audit log and answers say of it: model, version, release and digest."""
+        model = self.bundle.statement.model
+        return {
+            "model": model.name, "version": model.version, "release": model.release, "digest": self.bundle.digest,
+        }  # fmt: skip
 
     @property
     def digest(self) -> bytes:
@@ -76,13 +84,27 @@ class ModelLoader:
     """Loads bundles under one trust onto one accelerator; every decision goes to the audit log."""
 
     def __init__(
-        self, accelerator: Accelerator, trust: TrustStore, machine: Machine, audit: AuditLog, limit_bytes: int
+        self, accelerator: Accelerator, trust: VehicleTrust, machine: Machine, audit: AuditLog, limit_bytes: int
     ) -> None:
         self._accelerator = accelerator
         self._trust = trust
         self._machine = machine
         self._audit = audit
         self._limit_bytes = limit_bytes
+
+    def load_at_start(self, path: str) -> LoadedModel:
+        """As `load`; where the rollback floor has passed the bundle, the confirmed one of its model in its place.
+
+        A release that was activated and confirmed outlives a restart, whatever the configuration still names.
+        """
+        try:
+            return self.load(path)
+        except ModelRefused as refusal:
+            confirmed = self._trust.confirmed_path(refusal.model)
+            if confirmed is None or confirmed == path:
+                raise
+        self._audit.append("bundle.superseded", {"path": path[:1024], "confirmed": confirmed[:1024]})
+        return self.load(confirmed)
 
     def load(self, path: str) -> LoadedModel:
         """The model in the bundle at `path`, ready to serve. Raises ModelRefused, after the audit log has it."""
@@ -99,24 +121,22 @@ class ModelLoader:
         except ModelRefused as error:
             raise self._note(path, error) from error
         model = LoadedModel(path, bundle, graph, executable, report, time.monotonic_ns() - began_ns)
-        stated = bundle.statement.model
         self._audit.append(
-            "bundle.accepted",
-            {
-                "path": path[:1024],
-                "model": stated.name,
-                "version": stated.version,
-                "release": stated.release,
-                "digest": bundle.digest,
-                "trust_epoch": bundle.trust_epoch,
-            },
+            "bundle.accepted", {"path": path[:1024], **model.identity(), "trust_epoch": bundle.trust_epoch}
         )
         return model
 
     def _verify(self, path: str) -> VerifiedBundle:
         sealed: SealedBundle = store.read_bundle(path, limit_bytes=self._limit_bytes)
         try:
-            return verify_bundle(sealed, self._trust, machine=self._machine, now_unix_s=int(time.time()))
+            return verify_bundle(sealed, self._trust.current, machine=self._machine, now_unix_s=int(time.time()))
+        except Refused as error:
+            refusal = refused(error)
+            if error.code is RefusalCode.ROLLBACK:  # the last check: signatures and digests held
+                parsed = envelope.parse(sealed.envelope, payload_type=envelope.BUNDLE_PAYLOAD_TYPE)
+                refusal.model = statement.decode(parsed.payload).model.name
+            sealed.close()
+            raise refusal from error
         except BaseException:
             sealed.close()
             raise

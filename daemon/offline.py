@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 
 from abi.graph import decode
 from daemon.models import describe_machine
@@ -25,11 +26,11 @@ _LIMIT_BYTES = 16 << 30
 _CONFORMANCE_RUNS = 200
 
 
-def verify(path: str, root_path: str, state_path: str | None, device: str) -> Tree:
+def verify(path: str, root_paths: Sequence[str], state_path: str | None, device: str) -> Tree:
     """Verifies a bundle for this machine as the daemon would. Raises signing's Refused, HalError."""
     accelerator = open_accelerator(device)
     try:
-        bundle = _verified(path, root_path, state_path, accelerator)
+        bundle = _verified(path, root_paths, state_path, accelerator)
         try:
             return {"verified": True, "path": path, **_model(bundle.statement), "digest": bundle.digest}
         finally:
@@ -82,7 +83,7 @@ def selftest(path: str, root_path: str, device: str) -> Tree:
     """
     accelerator = open_accelerator(device)
     try:
-        bundle = _verified(path, root_path, None, accelerator)
+        bundle = _verified(path, [root_path], None, accelerator)
         span = SealedSpan(bundle.memfd, *bundle.blob_span("weights"))
         module = Module(decode(bundle.blob("graph")), bundle.blob("code"), bundle.blob("weights"), span)
         executable = accelerator.load(module)
@@ -113,12 +114,10 @@ def devices(device: str) -> Tree:
         accelerator.close()
 
 
-def _verified(path: str, root_path: str, state_path: str | None, accelerator: Accelerator) -> VerifiedBundle:
+def _verified(path: str, root_paths: Sequence[str], state_path: str | None, accelerator: Accelerator) -> VerifiedBundle:
+    roots = [store.read_file(one, limit_bytes=ENVELOPE_LIMIT_BYTES) for one in root_paths]
     state = None if state_path is None else store.read_state(state_path)
-    if state is None:
-        trust = TrustStore.bootstrap(store.read_file(root_path, limit_bytes=ENVELOPE_LIMIT_BYTES))
-    else:
-        trust = TrustStore.resume(state)
+    trust = (TrustStore.bootstrap(roots[0]) if state is None else TrustStore.resume(state)).follow(roots)
     sealed = store.read_bundle(path, limit_bytes=_LIMIT_BYTES)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

@@ -24,6 +24,9 @@ class Step(Enum):
 class ModelRefused(Exception):
     """A bundle was not activated; whatever served before goes on serving. `code` is stable, for scripts."""
 
+    model = ""
+    # The model's name, where the refusal is one of a statement that was verified up to it.
+
     def __init__(self, step: Step, code: str, what: str, *, expected: str, found: str, todo: str) -> None:
         super().__init__(f"{code}: {what}: expected {expected}, found {found}. {todo}")
         self.step = step

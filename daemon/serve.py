@@ -72,10 +72,11 @@ def _run(config: Config) -> int:
         gc.collect()
         gc.freeze()  # what is loaded now stays; the collector need not look at it again
         os.chdir(config.state_directory)
-        readable = (*config.bundle_directories, os.path.dirname(config.root_path))
         # PoCL's unpacked binaries, which are removed at exit: see hal.opencl_environment
         unpacked = (os.environ["POCL_CACHE_DIR"],) if config.device == "opencl" else ()
-        guard.seal(readable=readable, writable=(config.state_directory, config.socket_directory, *unpacked))
+        guard.seal(
+            readable=config.bundle_directories, writable=(config.state_directory, config.socket_directory, *unpacked)
+        )
 
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
     guard.on_violation(lambda act, detail: _report(service, log, act, detail))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -30,14 +31,16 @@ from daemon.loop import Loop
 from daemon.models import LoadedModel, ModelLoader, describe_machine
 from daemon.peer import PeerContext
 from daemon.pipeline import Pipeline, Publish
-from daemon.refusal import ModelRefused
+from daemon.probation import Probation
+from daemon.refusal import ModelRefused, refused
 from daemon.roster import Roster
 from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
 from daemon.status import metrics_text, status_body
-from daemon.trust_store import open_trust
+from daemon.trust_store import VehicleTrust
 from hal.accelerator import LIBRARIES, open_accelerator
 from hal.error import HalError
+from signing.refusal import Refused
 
 EXIT_DONE, EXIT_FAULT, EXIT_REFUSED = 0, 1, 3
 AUDIT_NAME = "audit.jsonl"
@@ -69,7 +72,9 @@ class Service:
         self._state_lock = lock_folder(config.state_directory, "lock")
         self.loop = Loop()
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
-        self.trust = open_trust(config.root_path, config.state_directory, self.audit)
+        self.trust = VehicleTrust(config.root_paths, config.state_directory, self.audit)
+        self.probation = Probation(config.limits.probation_frames, self._confirm)
+        self._confirmations: list[threading.Thread] = []
         with guard.opening(LIBRARIES.get(config.device)):
             self.accelerator = open_accelerator(config.device)
         self.device = self.accelerator.properties()  # read once: it comes from files that the seal closes
@@ -183,6 +188,12 @@ class Service:
             known, action = list(self.roster.previous), "name one of them, or activate a bundle"
             done(CommandRefused(RefusalCode.NOT_READY, "model", f"one of {known}", model or "none named", action))
             return
+        try:
+            self._require_current(previous)
+        except ModelRefused as refusal:
+            self.audit.append("model.refused", refusal.as_dict())
+            self._answer_refused(refusal, done)
+            return
         self.audit.append("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
         self._switch(previous, done)
 
@@ -221,7 +232,7 @@ class Service:
     def _load_next(self) -> None:
         if self._to_load:
             path = self._to_load.pop(0)
-            self._activator.load(path, self._loaded_at_start)
+            self._activator.load(path, self._loaded_at_start, at_start=True)
             return
         self._extend_at_ns = None
         self.state = "serving"
@@ -244,28 +255,55 @@ class Service:
     def _loaded(self, outcome: LoadedModel | ModelRefused, done: Done) -> None:
         if isinstance(outcome, LoadedModel):
             try:
+                self._require_current(outcome)
                 self.roster.refuse_conflicts(outcome)
-            except ModelRefused as refused:
-                self.audit.append("model.refused", refused.as_dict())
+            except ModelRefused as refusal:
+                self.audit.append("model.refused", refusal.as_dict())
                 outcome.unload(self.accelerator)
-                outcome = refused
+                outcome = refusal
         if isinstance(outcome, ModelRefused):
-            self.context.log.error(f"bundle refused: {outcome}")
-            what = f"{outcome.code}: {outcome.what}"
-            code = RefusalCode.MODEL_REFUSED
-            done(CommandRefused(code, what, outcome.expected, outcome.found, outcome.todo))
+            self._answer_refused(outcome, done)
         else:
             self._switch(outcome, done)
 
+    def _require_current(self, model: LoadedModel) -> None:
+        """Raises ModelRefused where trust has moved past a model since it was verified."""
+        try:
+            self.trust.current.require_fresh(model.bundle)
+        except Refused as error:
+            raise refused(error) from error
+
+    def _answer_refused(self, refusal: ModelRefused, done: Done) -> None:
+        self.context.log.error(f"bundle refused: {refusal}")
+        what = f"{refusal.code}: {refusal.what}"
+        done(CommandRefused(RefusalCode.MODEL_REFUSED, what, refusal.expected, refusal.found, refusal.todo))
+
     def _switch(self, model: LoadedModel, done: Done) -> None:
         def switched(pipeline: Pipeline) -> None:
-            stated = model.bundle.statement.model
-            fields: dict[str, str | int] = {"model": stated.name, "version": stated.version, "release": stated.release}
-            self.audit.append("model.serving", {**fields, "digest": model.bundle.digest}, durable=False)
+            self.audit.append("model.serving", model.identity(), durable=False)
             self.context.log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
-            done({**fields, "digest": model.bundle.digest, "load_ms": model.load_ns // 1_000_000})
+            self.probation.begin(model)
+            done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
 
+        self.probation.stop(model.name)
         self.roster.switch(model, switched)
+
+    def _confirm(self, model: LoadedModel) -> None:
+        """The model came through its probation: the floor rises now; the disk is waited for on another thread."""
+        if self.trust.confirm(model.bundle, model.path):
+            thread = threading.Thread(target=self._make_durable, args=(model,), name="fenced-confirm", daemon=True)
+            self._confirmations = [one for one in self._confirmations if one.is_alive()] + [thread]
+            thread.start()
+
+    def _make_durable(self, model: LoadedModel) -> None:
+        try:
+            self.trust.persist()
+        except OSError as error:
+            self.audit.append("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
+            self.context.log.error(f"{model.label} cannot be confirmed on the disk: {error}")
+            return
+        self.audit.append("model.confirmed", model.identity())
+        self.context.log.notice(f"{model.label} is confirmed: nothing older will serve again")
 
     # results
 
@@ -273,6 +311,7 @@ class Service:
         def publish(receipt: Receipt, slot: int, sequence: int) -> None:
             for subscription in self.subscriptions(model):
                 subscription.deliver(receipt, slot, sequence)
+            self.probation.count(model, receipt.flags)
 
         return publish
 
@@ -320,6 +359,8 @@ class Service:
     def _close(self) -> None:
         self.server.close("the daemon stops")
         self._activator.join(_DRAIN_LIMIT_NS)
+        for thread in self._confirmations:
+            thread.join()
         self.roster.close()
         try:
             self.accelerator.close()

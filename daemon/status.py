@@ -29,7 +29,7 @@ def status_body(service: Service) -> Tree:
         "streams": {**service.ledgers.columns()},
         "peers": service.server.counts(),
         "device": _device(service),
-        "trust": {"root_version": service.trust.root.version, "trust_epoch": service.trust.state.trust_epoch},
+        "trust": _trust(service),
         "audit": {"entries": service.audit.head.entries, "sha256": service.audit.head.sha256},
         "guard": {"sealed": guard.is_sealed(), "refused": guard.counts()},
         "faults": {
@@ -62,10 +62,17 @@ def _models(service: Service) -> list[Tree]:
                 "load_ms": model.load_ns // 1_000_000,
                 "golden_vectors": model.report.vectors,
                 "runs": dataclasses.asdict(pipeline.counters),
+                "probation_frames_left": service.probation.frames_left(name),
                 "previous": None if previous is None else previous.label,
             }
         )
     return models
+
+
+def _trust(service: Service) -> Tree:
+    trust = service.trust.current
+    floors = {name: floor.release for name, floor in trust.state.floors.items()}
+    return {"root_version": trust.root.version, "trust_epoch": trust.state.trust_epoch, "rollback_floors": floors}
 
 
 def _device(service: Service) -> Tree:

@@ -1,37 +1,83 @@
-"""The vehicle's trust, from the provisioned root file and the stored state; and the audit trail of what it decided.
+"""The vehicle's trust while the daemon runs: opened from roots and stored state, raised by confirmed models.
 
-The first root is trusted because it was provisioned. A later root file that is the next version is accepted if the
-chain holds; an older one is ignored, for the state remembers. Changed trust is durable before it is used.
+Root files are followed in the order of their versions, beginning at the first or where the stored state stands
+(`signing.store.open_trust`); what changes is durable before it is used. A model that has passed its probation raises
+the rollback floor: in this process at once, on the disk as soon as `persist` has run. Beside the state stands where the
+confirmed bundle of each model lies, so that a restart finds one that the raised floor still allows; that list is a
+hint and no more: what it names is verified like any other bundle.
 """
 
+import json
 import os
+import threading
+from collections.abc import Sequence
 
 from daemon.audit import AuditLog
 from signing import store
-from signing.container import ENVELOPE_LIMIT_BYTES
-from signing.trust import TrustStore
+from signing.bundle import VerifiedBundle
+from signing.refusal import Refused
 
 STATE_NAME = "trust.json"
+CONFIRMED_NAME = "confirmed.json"
+_CONFIRMED_LIMIT_BYTES = 1 << 20
 
 
-def open_trust(root_path: str, state_directory: str, audit: AuditLog) -> TrustStore:
-    """The trust to judge bundles by. Raises signing's Refused; OSError when the state cannot be written."""
-    state_path = os.path.join(state_directory, STATE_NAME)
-    provisioned = store.read_file(root_path, limit_bytes=ENVELOPE_LIMIT_BYTES)
-    state = store.read_state(state_path)
-    if state is None:
-        trust = TrustStore.bootstrap(provisioned)
-        store.write_state(state_path, trust.state)
-        audit.append("root.trusted", {"version": trust.root.version, "trust_epoch": trust.state.trust_epoch})
-        return trust
-    trust = TrustStore.resume(state)
-    if provisioned == state.root_envelope:
-        return trust
-    offered = TrustStore.bootstrap(provisioned).root.version
-    if offered <= trust.root.version:
-        audit.append("root.ignored", {"version": offered, "trusted_version": trust.root.version})
-        return trust
-    trust = trust.accept_root(provisioned)
-    store.write_state(state_path, trust.state)
-    audit.append("root.accepted", {"version": trust.root.version, "trust_epoch": trust.state.trust_epoch})
-    return trust
+class VehicleTrust:
+    """`current` is what bundles are judged by; it is replaced on the loop's thread only."""
+
+    def __init__(self, root_paths: Sequence[str], state_directory: str, audit: AuditLog) -> None:
+        """Opens it. Raises signing's Refused, after the audit log has it; OSError when it cannot be made durable."""
+        self._state_path = os.path.join(state_directory, STATE_NAME)
+        self._confirmed_path = os.path.join(state_directory, CONFIRMED_NAME)
+        self._audit = audit
+        self._writing = threading.Lock()
+        try:
+            before = store.read_state(self._state_path)
+            self.current = store.open_trust(root_paths, self._state_path)
+        except Refused as refused:
+            audit.append("trust.refused", refused.as_dict())
+            raise
+        self._confirmed = self._read_confirmed()
+        if before is None or before != self.current.state:
+            version, epoch = self.current.root.version, self.current.state.trust_epoch
+            audit.append(
+                "root.trusted" if before is None else "root.accepted", {"version": version, "trust_epoch": epoch}
+            )
+
+    def confirm(self, bundle: VerifiedBundle, path: str) -> bool:
+        """Raises the model's floor to `bundle`; False if it stands there already. Call `persist` next.
+
+        RuntimeError for a bundle that the floor forbids: it must not have been serving.
+        """
+        confirmed = self.current.confirm(bundle)
+        name = bundle.statement.model.name
+        if confirmed == self.current and self._confirmed.get(name) == path:
+            return False
+        self.current = confirmed
+        self._confirmed = {**self._confirmed, name: path}
+        return True
+
+    def persist(self) -> None:
+        """Makes what is confirmed durable; from any thread. OSError when the disk refuses.
+
+        The path goes first: a floor without it could leave a restart with nothing that may serve.
+        """
+        with self._writing:
+            text = json.dumps(self._confirmed, sort_keys=True, separators=(",", ":"))
+            store.write_atomically(self._confirmed_path, text.encode(), mode=0o600)
+            store.write_state(self._state_path, self.current.state)
+
+    def confirmed_path(self, model: str) -> str | None:
+        """Where the bundle lay that was confirmed last; None if none was."""
+        return self._confirmed.get(model)
+
+    def _read_confirmed(self) -> dict[str, str]:
+        if not os.path.lexists(self._confirmed_path):
+            return {}
+        try:
+            found = json.loads(store.read_file(self._confirmed_path, limit_bytes=_CONFIRMED_LIMIT_BYTES))
+        except (Refused, ValueError, RecursionError) as error:
+            self._audit.append("confirmed.ignored", {"reason": f"{type(error).__name__}: {error}"[:512]})
+            return {}
+        named = found.items() if isinstance(found, dict) else ()
+        return {name: path for name, path in named if isinstance(path, str)}

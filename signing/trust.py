@@ -105,10 +105,14 @@ class TrustStore:
         return replace(self, state=replace(self.state, floors={**self.state.floors, model.name: new}))
 
     def require_fresh(self, bundle: VerifiedBundle) -> None:
-        """Raise Refused(STALE_TRUST) if a root was accepted since `bundle` was verified. Needs no clock."""
+        """Raise Refused if trust moved past `bundle` since it was verified. Needs no clock.
+
+        STALE_TRUST: a root was accepted; ROLLBACK: a newer release of the model was confirmed.
+        """
         if bundle.trust_epoch != self.state.trust_epoch:
             expected = f"verification under trust epoch {self.state.trust_epoch}"
             raise Refused(RefusalCode.STALE_TRUST, "bundle", expected, f"epoch {bundle.trust_epoch}")
+        _require_release(bundle.statement, bundle.digest, self)
 
 
 def verify_bundle(sealed: SealedBundle, trust: TrustStore, *, machine: Machine, now_unix_s: int) -> VerifiedBundle:

@@ -133,7 +133,7 @@ def _config_text(daemon: DaemonProcess, bundles: Sequence[Path], root: Path, str
     lines = [
         f"state_directory = {json.dumps(str(daemon.folder / 'state'))}",
         f"socket_directory = {json.dumps(str(daemon.sockets))}",
-        f"root_path = {json.dumps(str(root.resolve()))}",
+        f"root_paths = {json.dumps([str(root.resolve())])}",
         f"bundle_paths = {json.dumps([str(bundle.resolve()) for bundle in bundles])}",
         "[limits]",
         *(f"{key} = {value}" for key, value in limits.items()),

@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config import ConfigError, Isolation, Peers, Queueing, load
 
-LEAST = 'state_directory = "state"\nroot_path = "root.json"\nbundle_paths = ["models/lane.fenced"]\n'
+LEAST = 'state_directory = "state"\nroot_paths = ["root.json"]\nbundle_paths = ["models/lane.fenced"]\n'
 
 
 def write(folder: Path, text: str) -> str:
@@ -24,7 +24,8 @@ def test_the_least_configuration_has_safe_defaults(tmp_path: Path) -> None:
     assert config.socket_directory == "/run/fenced"
     assert config.bundle_paths == (str(tmp_path / "models/lane.fenced"),)
     assert config.bundle_directories == (str(tmp_path / "models"),)
-    assert config.limits.max_age_ns == 500_000_000
+    assert config.root_paths == (str(tmp_path / "root.json"),)
+    assert (config.limits.max_age_ns, config.limits.probation_frames) == (500_000_000, 100)
     assert config.sockets["control"].mode == 0o660
 
 
@@ -69,6 +70,9 @@ gids = [8]
     [
         ("", "bundle_paths"),
         (LEAST.replace('["models/lane.fenced"]', "[]"), "bundle_paths"),
+        (LEAST.replace('["root.json"]', "[]"), "root_paths"),
+        (LEAST.replace('["root.json"]', '"root.json"'), "root_paths"),
+        (LEAST + "[limits]\nprobation_frames = 0\n", "limits.probation_frames"),
         (LEAST + "max_age = 5\n", "max_age"),
         (LEAST + 'device = "gpu"\n', "device"),
         (LEAST + "[limits]\nmax_age = 5\n", "limits.max_age"),

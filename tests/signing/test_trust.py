@@ -453,6 +453,16 @@ def test_bundle_verified_before_the_last_root_is_stale(sim: BundleSimulator) -> 
     after.require_fresh(sim.verify(after))
 
 
+def test_bundle_verified_before_a_newer_release_was_confirmed_is_a_rollback(sim: BundleSimulator) -> None:
+    older = sim.verify()
+    sim.statement = replace(sim.statement, model=replace(sim.statement.model, release=6))
+    newer = sim.verify()
+    confirmed = sim.fresh_trust().confirm(newer)
+    confirmed.require_fresh(newer)
+    with refusal(RefusalCode.ROLLBACK, "release of lane", "at least the confirmed 6", "5"):
+        confirmed.require_fresh(older)
+
+
 @pytest.mark.parametrize("version", [1, 3, 5])
 def test_root_must_be_the_next_version(sim: BundleSimulator, version: int) -> None:  # case 16
     envelope = sign_root(replace(sim.root, version=version), sim.keys.root)

@@ -42,7 +42,7 @@ def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more:
     names = ", ".join(f'"{path}"' for path in bundles)
     return (
         f'state_directory = "{folder / "state"}"\nsocket_directory = "{folder / "sockets"}"\n'
-        f'root_path = "{maker.root_path}"\nbundle_paths = [{names}]\nbundle_directories = ["{maker.folder}"]\n{more}'
+        f'root_paths = ["{maker.root_path}"]\nbundle_paths = [{names}]\nbundle_directories = ["{maker.folder}"]\n{more}'
     )
 
 

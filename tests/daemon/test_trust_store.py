@@ -1,0 +1,222 @@
+"""The rollback floor rises with what has proved itself, outlives restarts and binds whoever asks; roots are followed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abi.flat import ResultFlag
+from abi.packet import RefusalCode
+from client.errors import Refused
+from daemon.audit import AuditLog, verify
+from daemon.trust_store import VehicleTrust
+from signing import store
+from signing.refusal import RefusalCode as Code
+from signing.refusal import Refused as SigningRefused
+from tests.simulators import RoleKeys, make_root, sign_root
+from tests.support.bundles import BundleMaker, TinyModel
+from tests.support.daemons import LIMIT_S, DaemonThread, picture, run_one, submit
+
+PROBATION = 3
+MORE = f"[limits]\nprobation_frames = {PROBATION}\n"
+FOUR = TinyModel("add", version="4.0.0", release=4, number=4)
+FIVE = TinyModel("add", version="5.0.0", release=5, number=5)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """The audit log, whose chain must hold."""
+    path = folder / "state" / "audit.jsonl"
+    verify(str(path))
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def serve(daemon: DaemonThread, model: TinyModel, frames: int) -> None:
+    """Runs frames through the daemon and sees that `model` computes them."""
+    with daemon.camera() as camera, daemon.consumer() as consumer:
+        for sequence in range(frames):
+            outputs = run_one(camera, consumer, sequence, picture(sequence)).outputs
+            assert np.array_equal(outputs["values"], model.values(picture(sequence)))
+
+
+def confirmed(daemon: DaemonThread, release: int) -> None:
+    """Waits until the floor is on the disk."""
+    path = daemon.sockets.parent / "state" / "trust.json"
+
+    def on_disk(_: object) -> bool:
+        state = store.read_state(path)
+        return state is not None and "tiny" in state.floors and state.floors["tiny"].release == release
+
+    daemon.wait_for(on_disk)
+
+
+def test_release_4_after_5_was_confirmed_is_refused_over_the_control_socket_also_after_a_restart(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon, daemon.control() as control:
+        control.activate(five)
+        serve(daemon, FIVE, PROBATION)
+        confirmed(daemon, 5)
+        with pytest.raises(Refused) as refused:
+            control.activate(four)
+        assert refused.value.code is RefusalCode.MODEL_REFUSED
+        assert refused.value.what == "rollback: release of tiny"
+        assert (refused.value.expected, refused.value.found) == ("at least the confirmed 5", "4")
+        with pytest.raises(Refused, match="rollback: release of tiny"):  # the one kept in memory is older too
+            control.rollback()
+        serve(daemon, FIVE, 1)
+    with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon, daemon.control() as control:
+        with pytest.raises(Refused, match="rollback: release of tiny"):
+            control.activate(four)
+        assert control.status()["trust"]["rollback_floors"] == {"tiny": 5}
+    seen = [(one["event"], one.get("release"), one.get("code")) for one in events(tmp_path)]
+    assert ("model.confirmed", 5, None) in seen
+    assert seen.count(("bundle.refused", None, "rollback")) == 2
+    assert seen.count(("model.refused", None, "rollback")) == 1
+
+
+def test_a_restart_serves_what_was_confirmed_where_the_configuration_still_names_what_came_before(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon, daemon.control() as control:
+        control.activate(five)
+        serve(daemon, FIVE, PROBATION)
+        confirmed(daemon, 5)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon:
+        serve(daemon, FIVE, 1)
+    assert [one["confirmed"] for one in events(tmp_path) if one["event"] == "bundle.superseded"] == [str(five)]
+
+
+@pytest.mark.parametrize("spoilt", ["gone", "not JSON", "a list"])
+def test_without_the_confirmed_bundle_a_start_below_the_floor_is_refused(
+    tmp_path: Path, maker: BundleMaker, spoilt: str
+) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+    with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon:
+        serve(daemon, FIVE, PROBATION)
+        confirmed(daemon, 5)
+    if spoilt == "gone":
+        five.unlink()
+    else:
+        (tmp_path / "state" / "confirmed.json").write_text({"not JSON": "{", "a list": "[1]"}[spoilt])
+    assert DaemonThread(tmp_path, [four], maker, more=MORE).run_to_the_end() == 3
+
+
+def test_fewer_good_frames_confirm_nothing(tmp_path: Path, maker: BundleMaker) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon, daemon.control() as control:
+        control.activate(five)
+        serve(daemon, FIVE, PROBATION - 1)
+        assert daemon.status()["models"][0]["probation_frames_left"] == 1
+        assert control.rollback()["release"] == 4
+        serve(daemon, FOUR, PROBATION)  # which begins its own count
+        confirmed(daemon, 4)
+        control.activate(five)
+
+
+def test_a_result_after_its_deadline_is_no_good_frame(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(FIVE)], maker, more=MORE) as daemon:
+        probation = daemon.service.probation
+        probation.count("tiny", ResultFlag.NAN)
+        assert probation.frames_left("tiny") == PROBATION
+        probation.count("tiny", ResultFlag.DEADLINE_MET)
+        assert probation.frames_left("tiny") == PROBATION - 1
+
+
+def test_the_last_run_of_a_model_that_is_being_replaced_does_not_confirm_it(tmp_path: Path, maker: BundleMaker) -> None:
+    slow = TinyModel("slow", version="5.0.0", release=5)
+    four = maker.write(FOUR)
+    with (
+        DaemonThread(tmp_path, [maker.write(slow)], maker, more="[limits]\nprobation_frames = 1\n") as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        submit(camera, 1, picture(1, first=250))
+        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        assert control.activate(four)["release"] == 4
+        consumer.recv(timeout_s=LIMIT_S)
+        assert control.status()["trust"]["rollback_floors"] == {}
+        run_one(camera, consumer, 2, picture(2))
+        confirmed(daemon, 4)
+
+
+def test_a_disk_that_refuses_keeps_the_floor_in_this_process_and_is_audited(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon, daemon.control() as control:
+        monkeypatch.setattr(store, "write_state", full)
+        serve(daemon, FIVE, PROBATION)
+        daemon.wait_for(lambda _: any(one["event"] == "model.not-confirmed" for one in events(tmp_path)))
+        with pytest.raises(Refused, match="rollback"):
+            control.activate(four)
+    state = store.read_state(tmp_path / "state" / "trust.json")
+    assert state is not None
+    assert state.floors == {}
+
+
+# roots
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    (tmp_path / "state").mkdir()
+    log = AuditLog(str(tmp_path / "state" / "audit.jsonl"))
+    yield log
+    log.close()
+
+
+def write_roots(folder: Path, count: int) -> list[str]:
+    """Versions 1 to `count`, each signed by the keys of the one before and its own."""
+    paths = []
+    for version in range(1, count + 1):
+        keys, before = RoleKeys.make(generation=version), RoleKeys.make(generation=max(1, version - 1))
+        path = folder / f"{version}.root.json"
+        path.write_bytes(sign_root(make_root(keys, version=version), {*before.root, *keys.root}))
+        path.chmod(0o644)
+        paths.append(str(path))
+    return paths
+
+
+def test_roots_are_followed_in_order_and_each_step_is_audited(tmp_path: Path, audit: AuditLog) -> None:
+    roots, state = write_roots(tmp_path, 4), str(tmp_path / "state")
+    assert VehicleTrust(roots[:1], state, audit).current.root.version == 1
+    assert VehicleTrust(roots[:1], state, audit).current.state.trust_epoch == 1
+    trust = VehicleTrust(roots, state, audit)  # missed versions are caught up with, one by one
+    assert (trust.current.root.version, trust.current.state.trust_epoch) == (4, 4)
+    assert VehicleTrust(roots[:2], state, audit).current.root.version == 4  # older files change nothing
+    seen = [(one["event"], one["version"]) for one in events(tmp_path)]
+    assert seen == [("root.trusted", 1), ("root.accepted", 4)]
+
+
+@pytest.mark.parametrize("case", ["a version is missing", "another root of the trusted version", "a damaged state"])
+def test_a_break_in_the_chain_is_refused_and_audited(tmp_path: Path, audit: AuditLog, case: str) -> None:
+    roots, state = write_roots(tmp_path, 4), str(tmp_path / "state")
+    VehicleTrust(roots[:2], state, audit)
+    code = Code.ROOT_CHAIN_BROKEN
+    if case == "a version is missing":
+        del roots[2]
+    elif case == "another root of the trusted version":
+        other = RoleKeys.make(generation=9)
+        Path(roots[1]).write_bytes(sign_root(make_root(other, version=2), other.root))
+    else:
+        (tmp_path / "state" / "trust.json").write_text("{}")
+        code = Code.BAD_STATE
+    before = (tmp_path / "state" / "trust.json").read_bytes()
+    with pytest.raises(SigningRefused) as refused:
+        VehicleTrust(roots, state, audit)
+    assert refused.value.code is code
+    assert (tmp_path / "state" / "trust.json").read_bytes() == before
+    last = events(tmp_path)[-1]
+    assert (last["event"], last["code"], last["what"]) == ("trust.refused", code.value, refused.value.what)
