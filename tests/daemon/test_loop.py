@@ -93,8 +93,8 @@ def test_calls_from_other_threads_run_on_the_loops_thread_in_order(loop: Loop) -
 
 
 def test_stop_ends_the_run_from_any_thread(loop: Loop) -> None:
-    reader, writer = os.pipe()
-    loop.watch(reader, lambda events: threading.Thread(target=loop.stop).start() if os.read(reader, 1) else None)
-    os.write(writer, b"x")
+    stopper = threading.Thread(target=loop.stop)
+    loop.call_soon(stopper.start)
     loop.run()
+    stopper.join()
     loop.run()  # and it stays ended
