@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -71,17 +72,20 @@ def pairs(text: str) -> dict[str, str]:
 
 
 class Program:
-    """A running camera or consumer. It is killed when the block ends, whatever happened."""
+    """A running camera or consumer. It is killed when the block ends, whatever happened, or when it hangs."""
 
     def __init__(self, command: list[str], stdin: int | None = subprocess.DEVNULL) -> None:
         self.process = subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         )
+        self._limit = threading.Timer(2 * TIMEOUT_S, self.process.kill)  # ends a read of stdout that nothing comes to
+        self._limit.start()
 
     def __enter__(self) -> Program:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._limit.cancel()
         self.process.kill()
         self.process.communicate()
 
@@ -138,6 +142,10 @@ class Peer:
         self.descriptors += descriptors
         assert packet, "the program closed the session"
         return decode_header(packet, len(descriptors)), packet, descriptors
+
+    def await_packet(self) -> None:
+        """Waits until the program has sent a packet, and leaves it unread."""
+        assert self._socket.recv(1, socket.MSG_PEEK)
 
     def expect(self, kind: Kind) -> Message:
         """The next packet's message, which must be of this kind and the very bytes that pycapnp makes of it."""

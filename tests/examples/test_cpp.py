@@ -16,7 +16,7 @@ import pytest
 from abi import messages as m
 from abi.colour import ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
 from abi.flat import SUBMIT, ReleaseStatus
-from abi.format import PIXEL_FORMATS, ColourModel, make_format
+from abi.format import PIXEL_FORMATS, ColourModel, Rect, StreamFormat, make_format
 from abi.packet import HEADER_BYTES, Kind
 from hal.memory import FIXED_SIZE
 from tests.examples.cpp_camera import (
@@ -136,27 +136,54 @@ def test_input_that_ends_inside_a_frame_is_a_fault(sanitized: Path, peer: Peer, 
     assert f"expected whole frames of {road_format().buffer_bytes} bytes, found 5 at the end" in outcome.stderr
 
 
-@pytest.mark.parametrize("name", PIXEL_FORMATS)
-def test_declared_layout_is_that_of_the_format_table(sanitized: Path, peer: Peer, name: str) -> None:
-    pixel = PIXEL_FORMATS[name]
-    matrix, site = Matrix.IDENTITY, ChromaSite.NOT_SUBSAMPLED
-    if pixel.model is ColourModel.YUV:
-        matrix, site = Matrix.BT601, ChromaSite.TOP_LEFT
-    expected = make_format(
-        name, 321, 241, range=Range.FULL, matrix=matrix, primaries=Primaries.BT2020, transfer=Transfer.SRGB,
-        chroma_site=site, stride=1408, rows=243, clock=ClockId.TAI, mark=TimeMark.READOUT_START, period_ns=40_000_000,
-        camera_name="front",
+def bt601_or_identity(name: str, stride: int | None, crop: Rect | None = None) -> tuple[StreamFormat, list[str]]:
+    """A 321 x 241 format of the table, and the camera's options for it."""
+    is_yuv = PIXEL_FORMATS[name].model is ColourModel.YUV
+    format = make_format(
+        name, 321, 241, range=Range.FULL, matrix=Matrix.BT601 if is_yuv else Matrix.IDENTITY,
+        primaries=Primaries.BT2020, transfer=Transfer.SRGB,
+        chroma_site=ChromaSite.TOP_LEFT if is_yuv else ChromaSite.NOT_SUBSAMPLED, crop=crop, stride=stride, rows=243,
+        clock=ClockId.TAI, mark=TimeMark.READOUT_START, period_ns=40_000_000, camera_name="front",
     )  # fmt: skip
     options = {
-        "--stream": "road", "--format": name, "--size": "321x241", "--stride": "1408", "--rows": "243",
-        "--range": "full", "--matrix": "bt601" if matrix is Matrix.BT601 else "identity", "--primaries": "bt2020",
-        "--transfer": "srgb", "--chroma-site": "topLeft" if matrix is Matrix.BT601 else "notSubsampled",
-        "--clock": "tai", "--mark": "readoutStart", "--rate-hz": "25", "--name": "front",
+        "--stream": "road", "--format": name, "--size": "321x241", "--rows": "243", "--range": "full",
+        "--matrix": "bt601" if is_yuv else "identity", "--primaries": "bt2020", "--transfer": "srgb",
+        "--chroma-site": "topLeft" if is_yuv else "notSubsampled", "--clock": "tai", "--mark": "readoutStart",
+        "--rate-hz": "25", "--name": "front",
     }  # fmt: skip
-    words = [word for option in options.items() for word in option]
-    with Program([str(sanitized / "camera"), "--socket", str(peer.path), *words]):
+    options |= {"--stride": str(stride)} if stride else {}
+    options |= {"--crop": f"{crop.x},{crop.y},{crop.width},{crop.height}"} if crop else {}
+    return format, [word for option in options.items() for word in option]
+
+
+@pytest.mark.parametrize("name", PIXEL_FORMATS)
+def test_every_format_is_laid_out_by_the_table_and_holds_legal_values(sanitized: Path, peer: Peer, name: str) -> None:
+    format, options = bt601_or_identity(name, 1408, Rect(1, 2, 300, 200))
+    with Program([str(sanitized / "camera"), "--socket", str(peer.path), *options]):
         peer.greet()
-        assert peer.expect(Kind.OPEN_STREAM) == m.OpenStream("road", expected)
+        slots = Slots(peer)
+        take_submit(peer)
+    assert slots.opened == m.OpenStream("road", format)
+    pixels = np.frombuffer(slots.pixels[0], np.uint8)
+    is_picture = np.zeros(pixels.shape, bool)
+    for plane, shape in zip(format.planes, format.pixel.planes, strict=True):
+        for row in range(plane.rows):
+            at = plane.offset + row * plane.stride
+            is_picture[at : at + shape.row_bytes(format.width)] = True
+    assert not pixels[~is_picture].any()
+    is_word = name in ("R10", "R12", "R16")
+    samples = pixels[is_picture].view("<u2") >> (format.pixel.bits - 8) if is_word else pixels[is_picture]
+    assert samples.min() >= 16
+    assert 128 <= samples.max() <= 235
+
+
+@pytest.mark.parametrize("name", ["NV12", "NV21", "YU12"])
+@pytest.mark.parametrize("stride", [None, 321, 323])
+def test_chroma_rows_are_never_cut_short(sanitized: Path, peer: Peer, name: str, stride: int | None) -> None:
+    format, options = bt601_or_identity(name, stride)
+    with Program([str(sanitized / "camera"), "--socket", str(peer.path), *options]):
+        peer.greet()
+        assert peer.expect(Kind.OPEN_STREAM) == m.OpenStream("road", format)
 
 
 @pytest.mark.parametrize("field", ["stream_id", "slot", "generation", "sequence"])

@@ -5,6 +5,7 @@ Built with sanitizers, like `test_cpp.py`.
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.examples.cpp_camera import (
     WIDTH,
     Slots,
     camera,
+    road_format,
     take_submit,
 )
 from tests.examples.cpp_programs import Outcome, Peer, Program
@@ -41,17 +43,45 @@ def test_refusal_is_printed_whole_and_exits_3(sanitized: Path, peer: Peer) -> No
         assert program.outcome() == Outcome(3, "", REFUSAL_TEXT)
 
 
-def test_refusal_is_seen_though_the_daemon_has_already_hung_up(sanitized: Path, peer: Peer) -> None:
-    with camera(sanitized, peer, "--slots", "4", "--rate-hz", "2000") as program:
+LAST_WORDS = m.Refusal(RefusalCode.PROTOCOL, Kind.SUBMIT, "flags", "0", "1", "send what the schema says")
+
+
+def test_refusal_is_read_though_the_daemon_left_packets_unread(sanitized: Path, peer: Peer) -> None:
+    with camera(sanitized, peer, "--slots", "2") as program:
         peer.greet()
         Slots(peer)
         take_submit(peer)
-        closing = m.Refusal(RefusalCode.PROTOCOL, Kind.SUBMIT, "flags", "0", "1", "send what the schema says")
-        peer.answer(closing)
-        peer.hang_up()  # with packets of the camera unread
+        peer.await_packet()  # the second and last that the camera can send
+        peer.answer(LAST_WORDS)
+        peer.hang_up()
         outcome = program.outcome()
     assert outcome.code == 3
     assert outcome.stderr.startswith("camera: the daemon refused submit: protocol\n  what:     flags\n")
+
+
+@pytest.mark.parametrize("answer", [LAST_WORDS, None])
+def test_refusal_is_read_when_the_next_packet_cannot_be_sent(
+    sanitized: Path, peer: Peer, answer: m.Refusal | None
+) -> None:
+    frame = bytes([9]) * road_format().buffer_bytes
+    end, start = os.pipe()
+    with (
+        open(start, "wb", buffering=0) as pipe,
+        open(end, "rb") as stdin,
+        camera(sanitized, peer, "--slots", "2", "--input", "-", stdin=stdin.fileno()) as program,
+    ):
+        peer.greet()
+        slots = Slots(peer)
+        pipe.write(frame + frame[:100])
+        submit = take_submit(peer)
+        slots.wait_for_byte(1 - submit.slot, frame[0])  # it waits inside its second frame now
+        if answer is not None:
+            peer.answer(answer)
+        peer.hang_up()
+        pipe.write(frame[100:])
+        outcome = program.outcome()
+    code, words = (1, "closed the session") if answer is None else (3, "refused submit: protocol")
+    assert (outcome.code, outcome.stderr.splitlines()[0]) == (code, f"camera: the daemon {words}")
 
 
 @pytest.mark.parametrize("answer", [None, m.Bye("shutting down")])
