@@ -1,4 +1,4 @@
-"""The rollback floor rises with what has proved itself, outlives restarts and binds whoever asks; roots are followed."""
+"""The rollback floor rises with what has proved itself, outlives restarts, binds whoever asks; roots are followed."""
 
 from __future__ import annotations
 
