@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tinygrad import Tensor, dtypes
 
-from lab.compile.pixels import FORMATS, Component, coefficients
-from lab.compile.reference import bilinear_taps
+from lab.compile.gather import Gather, SeparableIndex, device_table
+from lab.compile.mosaic import Axis, Mosaic
+from lab.compile.pixels import FORMATS, coefficients, levels
+from lab.compile.reference import Indices, bilinear_taps
 from lab.compile.spec import InputSpec
 
 
 class Preprocessor:
     """One input's preprocessing, with its index and colour tables on the device.
 
-    Call it with the frame's bytes (uint8 [buffer_bytes]) for the model's input tensor (float32 [1, 3, H, W], lazy).
+    Call it with the frame's bytes (uint8 [buffer_bytes]) for the model's input tensor (float32 `spec.shape`, lazy).
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -30,16 +32,12 @@ class Preprocessor:
         left, right, right_weight = bilinear_taps(width, spec.resize[0])
         top, bottom, bottom_weight = bilinear_taps(height, spec.resize[1])
         rows, columns = y + np.concatenate((top, bottom)), x + np.concatenate((left, right))
-        self.spec, self.unpacking = spec, FORMATS[spec.format]
-        if self.unpacking.is_rgb:
-            self._rgb_index = _rgb_index(spec, rows, columns)
-        else:
-            self._indices = [_component_index(spec, part, rows, columns) for part in self.unpacking.components]
-            self._offsets, self._luma_scale, self._cb, self._cr = _colour_tables(spec)
-        self._right = _table(right_weight.astype(np.float32)[None, None, :])
-        self._bottom = _table(bottom_weight.astype(np.float32)[None, :, None])
-        self._mean = _table(np.array(spec.mean, np.float32)[:, None, None])
-        self._inverse_std = _table((1.0 / np.array(spec.std))[:, None, None].astype(np.float32))
+        self.spec = spec
+        self._taps = _unpacker(spec)(spec, rows, columns)
+        self._right = device_table(right_weight.astype(np.float32)[None, None, :])
+        self._bottom = device_table(bottom_weight.astype(np.float32)[None, :, None])
+        self._mean = device_table(np.array(spec.mean, np.float32)[:, None, None])
+        self._inverse_std = device_table((1.0 / np.array(spec.std))[:, None, None].astype(np.float32))
 
     def __call__(self, frame: Any) -> Any:
         """The model's input tensor for `frame`, a uint8 Tensor [buffer_bytes]."""
@@ -53,64 +51,111 @@ class Preprocessor:
         picture = near + (far - near) * self._right
         return ((picture - self._mean) * self._inverse_std).unsqueeze(0)
 
-    def _taps(self, frame: Any) -> Any:
-        """Colour in 0..255 at every tap: float32 [3, 2 * height, 2 * width], channels in the tensor's order."""
-        if self.unpacking.is_rgb:
-            return _gather(frame, self._rgb_index)
-        luma, cb, cr = (_gather(frame, index).unsqueeze(0) for index in self._indices)
+
+def _unpacker(spec: InputSpec) -> type[_Yuv] | type[_Rgb] | type[_Grey] | type[_Bayer]:
+    """What gives the values at the grid of taps: float32 [channels, rows, columns], channels in the tensor's order."""
+    fmt = FORMATS[spec.format]
+    if spec.demosaic == "bilinear":
+        return _Bayer
+    if fmt.is_yuv:
+        return _Yuv
+    return _Rgb if fmt.is_rgb else _Grey
+
+
+class _Yuv:
+    """Luma and nearest chroma, to R'G'B' by range and matrix."""
+
+    def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
+        self._parts = [Gather(spec, part, rows, columns) for part in FORMATS[spec.format].components]
+        self._offsets, self._luma_scale, self._cb, self._cr = _colour_tables(spec)
+
+    def __call__(self, frame: Any) -> Any:
+        luma, cb, cr = (part(frame).unsqueeze(0) for part in self._parts)
         luma_offset, chroma_offset = self._offsets
         grey = (luma - luma_offset) * self._luma_scale
         colour = grey + (cb - chroma_offset) * self._cb + (cr - chroma_offset) * self._cr
-        return _clamped(colour)
+        return _clamped(colour, 255.0)
 
 
-def _gather(frame: Any, index: _SeparableIndex) -> Any:
-    """Float code values at `index`: gathered as bytes, a quarter of the memory to write and to read again."""
-    return frame[index.expand()].contiguous().cast(dtypes.float)
+class _Rgb:
+    """Three bytes of one pixel, gathered as one tensor."""
+
+    def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
+        plane, parts = spec.planes[0], FORMATS[spec.format].components
+        bits = [parts[channel].bits[0] for channel in _channel_order(spec)]
+        channels = np.array([one.offset for one in bits])
+        row_starts, column_bytes = plane.offset + rows * plane.stride, columns * bits[0].step
+        self._index = SeparableIndex(channels[:, None, None], row_starts[None, :, None], column_bytes[None, None, :])
+        self._range = _Levels(spec)
+
+    def __call__(self, frame: Any) -> Any:
+        return self._range(self._index.bytes_of(frame).cast(dtypes.float))
 
 
-def _clamped(colour: Any) -> Any:
-    """0..255, as two selections: tinygrad's minimum is a maximum between two negations."""
-    not_negative = (colour < 0.0).where(0.0, colour)
-    return (not_negative > 255.0).where(255.0, not_negative)
+class _Grey:
+    """One sample a pixel: grey, or a mosaic that is left as it is."""
+
+    def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
+        (part,) = FORMATS[spec.format].components
+        self._samples, self._range = Gather(spec, part, rows, columns), _Levels(spec)
+
+    def __call__(self, frame: Any) -> Any:
+        return self._range(self._samples(frame).unsqueeze(0))
 
 
-class _SeparableIndex:
-    """Byte indices that are a sum of one table per axis, kept as the tables: their sum is never stored."""
+class _Bayer:
+    """A mosaic made R, G and B by `lab.compile.mosaic`."""
 
-    def __init__(self, *tables: NDArray[np.int64]) -> None:
-        self._tables = [_table(one.astype(np.int32)) for one in tables]
+    def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
+        (part,), valid = FORMATS[spec.format].components, spec.stream_format.crop
+        mosaic = Mosaic(Axis.of(rows, valid.y, valid.y + valid.height - 1),
+                        Axis.of(columns, valid.x, valid.x + valid.width - 1), spec.stream_format.cfa)  # fmt: skip
+        self._order = _channel_order(spec)
+        self._corners = []
+        for colour in ("red", "blue"):
+            high, wide = mosaic.corners(colour)
+            self._corners.append([Gather(spec, part, row, column) for row in high for column in wide])
+        self._own = Gather(spec, part, rows, columns)
+        self._cross = [Gather(spec, part, *place) for place in mosaic.cross()]
+        flags = mosaic.is_green()
+        self._row_flags = device_table(flags[0].astype(np.float32)[:, None])
+        self._column_flags = device_table(flags[1].astype(np.float32)[None, :])
 
-    def expand(self) -> Any:
-        """int32 indices over the tables' broadcast shape."""
-        total = self._tables[0]
-        for one in self._tables[1:]:
-            total = total + one
-        return total
+    def __call__(self, frame: Any) -> Any:
+        red, blue = (_mean(frame, four) for four in self._corners)
+        is_green = self._row_flags + self._column_flags == 1.0
+        green = is_green.where(self._own(frame), _mean(frame, self._cross))
+        planes = (red, green, blue)
+        return Tensor.stack(*(planes[channel] for channel in self._order))
 
 
-def _table(values: NDArray[Any]) -> Any:
-    return Tensor(values).realize()
+def _mean(frame: Any, parts: list[Gather]) -> Any:
+    """The mean of four samples: exact, for their sum has at most 18 bits."""
+    one, two, three, four = (part(frame) for part in parts)
+    return (one + two + three + four) * 0.25
 
 
-def _component_index(
-    spec: InputSpec, part: Component, rows: NDArray[np.int64], columns: NDArray[np.int64]
-) -> _SeparableIndex:
-    plane = spec.planes[part.plane]
-    row_starts = plane.offset + (rows >> part.shift) * plane.stride
-    return _SeparableIndex(row_starts[:, None], (part.offset + (columns >> part.shift) * part.step)[None, :])
+class _Levels:
+    """Limited range to full, clamped; nothing at all for full range."""
+
+    def __init__(self, spec: InputSpec) -> None:
+        fmt = FORMATS[spec.format]
+        self._is_full, self._white = spec.range == "full", float(fmt.white)
+        self._black, self._scale = levels(spec.range, fmt.depth)
+
+    def __call__(self, codes: Any) -> Any:
+        return codes if self._is_full else _clamped((codes - self._black) * self._scale, self._white)
+
+
+def _clamped(values: Any, white: float) -> Any:
+    """0..white, as two selections: tinygrad's minimum is a maximum between two negations."""
+    not_negative = (values < 0.0).where(0.0, values)
+    return (not_negative > white).where(white, not_negative)
 
 
 def _channel_order(spec: InputSpec) -> tuple[int, int, int]:
     """For each channel of the tensor: 0 red, 1 green, 2 blue."""
     return (0, 1, 2) if spec.channels == "RGB" else (2, 1, 0)
-
-
-def _rgb_index(spec: InputSpec, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> _SeparableIndex:
-    plane, parts = spec.planes[0], FORMATS[spec.format].components
-    channels = np.array([parts[channel].offset for channel in _channel_order(spec)])
-    row_starts, column_bytes = plane.offset + rows * plane.stride, columns * parts[0].step
-    return _SeparableIndex(channels[:, None, None], row_starts[None, :, None], column_bytes[None, None, :])
 
 
 def _colour_tables(spec: InputSpec) -> tuple[tuple[float, float], float, Any, Any]:
@@ -123,8 +168,10 @@ def _colour_tables(spec: InputSpec) -> tuple[tuple[float, float], float, Any, An
     red_cr, blue_cb = 2.0 * (1.0 - kr), 2.0 * (1.0 - kb)
     cb = np.array([0.0, -kb * blue_cb / kg, blue_cb])
     cr = np.array([red_cr, -kr * red_cr / kg, 0.0])
-    limited = spec.range == "limited"
-    black, luma_scale, chroma_scale = (16.0, 255.0 / 219.0, 255.0 / 224.0) if limited else (0.0, 1.0, 1.0)
+    black, luma_scale = levels(spec.range, 8)
+    chroma_scale = 255.0 / 224.0 if spec.range == "limited" else 1.0
     order = list(_channel_order(spec))
-    tables = [_table((values[order] * chroma_scale).astype(np.float32)[:, None, None]) for values in (cb, cr)]
-    return (black, 128.0), luma_scale, tables[0], tables[1]
+    tables: list[NDArray[np.float32]] = [
+        (values[order] * chroma_scale).astype(np.float32)[:, None, None] for values in (cb, cr)
+    ]
+    return (black, 128.0), luma_scale, device_table(tables[0]), device_table(tables[1])

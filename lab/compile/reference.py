@@ -1,10 +1,12 @@
 """The definition of preprocessing, in numpy: from a frame's bytes to the tensor the model gets.
 
 It is what the compiled graph is held against, what the onnxruntime comparison is fed with, and what a training script
-should use. In order: unpack the planes; nearest chroma (each sample covers its 2x2 luma block, odd sizes round up);
-Y'CbCr to R'G'B' by the stated range and matrix; clamp to 0..255 without rounding to integers (the captured graph has
-no reason to lose that precision, and a rounding step would make two right answers differ by a whole code value);
-crop; bilinear resize with half-pixel centres, no antialiasing and clamped edges; (x - mean) / std; NCHW.
+should use. In order: unpack the planes' bits to integers; nearest chroma (each sample covers its luma block, odd sizes
+round up); Y'CbCr to R'G'B' by the stated range and matrix, limited R'G'B' and grey to full, a mosaic to R, G and B
+(`lab.compile.mosaic`) where the spec asks for it; clamp to 0..2^n - 1 without rounding to integers (the captured graph
+has no reason to lose that precision, and a rounding step would make two right answers differ by a whole code value);
+crop; bilinear resize with half-pixel centres, no antialiasing and clamped edges; (x - mean) / std; NCHW. Values are on
+the scale of the format's own code values: 0..255 for 8 bits, 0..1023 for 10, and so on.
 
 Every step before the resize works on single pixels, so it is done only for the pixels the resize reads. The
 arithmetic is float64, the result is rounded to float32 once.
@@ -15,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.compile.pixels import FORMATS, Component, coefficients
+from lab.compile.mosaic import Axis, Mosaic
+from lab.compile.pixels import FORMATS, Bits, Component, coefficients, levels
 from lab.compile.spec import InputSpec
 
 Floats = NDArray[np.float64]
@@ -42,7 +45,8 @@ def to_rgb(y: Floats, cb: Floats, cr: Floats, *, range_: str, matrix: str) -> tu
     """
     kr, kb = coefficients(matrix)
     if range_ == "limited":
-        y, cb, cr = (y - 16.0) * (255.0 / 219.0), (cb - 128.0) * (255.0 / 224.0), (cr - 128.0) * (255.0 / 224.0)
+        black, scale = levels(range_, 8)
+        y, cb, cr = (y - black) * scale, (cb - 128.0) * (255.0 / 224.0), (cr - 128.0) * (255.0 / 224.0)
     else:
         cb, cr = cb - 128.0, cr - 128.0
     red = y + 2.0 * (1.0 - kr) * cr
@@ -51,28 +55,63 @@ def to_rgb(y: Floats, cb: Floats, cr: Floats, *, range_: str, matrix: str) -> tu
     return np.clip(red, 0.0, 255.0), np.clip(green, 0.0, 255.0), np.clip(blue, 0.0, 255.0)
 
 
-def _samples(frame: NDArray[np.uint8], spec: InputSpec, part: Component, rows: Indices, columns: Indices) -> Floats:
-    """Samples of one component at every (row, column) of the grid, in luma pixels: float64 [rows, columns]."""
+def samples(frame: NDArray[np.uint8], spec: InputSpec, part: Component, rows: Indices, columns: Indices) -> Indices:
+    """The integer samples of one component at the grid of luma `rows` x `columns`: int64 [rows, columns]."""
     plane = spec.planes[part.plane]
-    row_starts = plane.offset + (rows >> part.shift) * plane.stride
-    column_bytes = part.offset + (columns >> part.shift) * part.step
-    return frame[row_starts[:, None] + column_bytes[None, :]].astype(np.float64)
+    row_starts = plane.offset + rows // part.rows * plane.stride
+    total: Indices = np.sum([_bits(frame, one, row_starts, columns) for one in part.bits], axis=0)
+    return total
+
+
+def _bits(frame: NDArray[np.uint8], bits: Bits, row_starts: Indices, columns: Indices) -> Indices:
+    block, place = columns // bits.pixels, columns % bits.pixels
+    turns = np.array(bits.turns)[place % len(bits.turns)]
+    at = row_starts[:, None] + (bits.offset + block * bits.step + place * bits.spread)[None, :]
+    value: Indices = ((frame[at].astype(np.int64) >> turns[None, :]) & bits.mask) << bits.rise
+    return value
+
+
+def _demosaic(frame: NDArray[np.uint8], spec: InputSpec, rows: Indices, columns: Indices) -> Floats:
+    """R, G, B of a mosaic by `lab.compile.mosaic`, float64 [3, rows, columns]."""
+    (part,), valid = FORMATS[spec.format].components, spec.stream_format.crop
+    mosaic = Mosaic(Axis.of(rows, valid.y, valid.y + valid.height - 1),
+                    Axis.of(columns, valid.x, valid.x + valid.width - 1), spec.stream_format.cfa)  # fmt: skip
+
+    def mean(places: list[tuple[Indices, Indices]]) -> Floats:
+        total: Floats = np.sum([samples(frame, spec, part, *one) for one in places], axis=0) / len(places)
+        return total
+
+    corners = {}
+    for colour in ("red", "blue"):
+        high, wide = mosaic.corners(colour)
+        corners[colour] = mean([(row, column) for row in high for column in wide])
+    row_flags, column_flags = mosaic.is_green()
+    is_green = row_flags[:, None] != column_flags[None, :]
+    green = np.where(is_green, samples(frame, spec, part, rows, columns), mean(list(mosaic.cross())))
+    return np.stack((corners["red"], green, corners["blue"]))
 
 
 def pixels_at(frame: NDArray[np.uint8], spec: InputSpec, rows: Indices, columns: Indices) -> Floats:
-    """R'G'B' in 0..255 at the grid of luma `rows` x `columns` of the whole picture: float64 [3, rows, columns]."""
+    """Values at the grid of luma `rows` x `columns` of the whole picture: float64 [channels, rows, columns].
+
+    Channels are R', G', B', or the only one of a grey picture or of a mosaic that is left as it is; values lie in
+    0..2^n - 1 for a format of n bits.
+    """
     fmt = FORMATS[spec.format]
-    first, second, third = (_samples(frame, spec, part, rows, columns) for part in fmt.components)
-    if fmt.is_rgb:
-        return np.stack((first, second, third))
-    return np.stack(to_rgb(first, second, third, range_=spec.range, matrix=spec.matrix))
+    if spec.demosaic == "bilinear":
+        return _demosaic(frame, spec, rows, columns)
+    codes = [samples(frame, spec, part, rows, columns).astype(np.float64) for part in fmt.components]
+    if fmt.is_yuv:
+        return np.stack(to_rgb(*codes, range_=spec.range, matrix=spec.matrix))
+    black, scale = levels(spec.range, fmt.depth)
+    return np.clip((np.stack(codes) - black) * scale, 0.0, float(fmt.white))
 
 
 def preprocess(frame: NDArray[np.uint8], spec: InputSpec) -> NDArray[np.float32]:
     """The model's input for one frame.
 
-    `frame` is the whole buffer as uint8 [spec.buffer_bytes]; the result is float32 [1, 3, height, width] of
-    `spec.resize`. Raises ValueError if the buffer's size or dtype is not the spec's.
+    `frame` is the whole buffer as uint8 [spec.buffer_bytes]; the result is float32 `spec.shape`:
+    [1, channels, height, width]. Raises ValueError if the buffer's size or dtype is not the spec's.
     """
     if frame.dtype != np.uint8 or frame.shape != (spec.buffer_bytes,):
         raise ValueError(

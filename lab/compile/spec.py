@@ -42,7 +42,8 @@ class TargetSpec:
 class InputSpec:
     """One camera frame, and how its bytes become the model's tensor.
 
-    The tensor is float32 [1, 3, resize height, resize width]: R'G'B' (or B'G'R') in 0..255, then (x - mean) / std.
+    The tensor is float32 [1, channels, resize height, resize width]: R'G'B', B'G'R' or one channel on the scale of the
+    format's code values (0..255 for 8 bits, 0..1023 for 10), then (x - mean) / std.
     """
 
     name: str
@@ -58,11 +59,13 @@ class InputSpec:
     """x, y, width, height in luma pixels of the whole picture."""
     resize: tuple[int, int]
     """Width, height of the tensor."""
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     layout: str
     channels: str
-    """`RGB` or `BGR`: the order of the tensor's channels, and of mean and std."""
+    """`RGB` or `BGR`: the order of the tensor's channels, and of mean and std; or `GREY`: one channel."""
+    demosaic: str = ""
+    """What becomes of a Bayer mosaic: `none`, one channel as it is, or `bilinear`, to R, G, B. Empty: no mosaic."""
 
     @property
     def planes(self) -> tuple[Plane, ...]:
@@ -77,7 +80,7 @@ class InputSpec:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Shape of the tensor the model gets: [1, channel, row, column]."""
-        return (1, 3, self.resize[1], self.resize[0])
+        return (1, len(self.mean), self.resize[1], self.resize[0])
 
 
 @dataclass(frozen=True)

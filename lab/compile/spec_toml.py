@@ -14,9 +14,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from abi.colour import ChromaSite, Matrix, Primaries, Range, Transfer
+from abi.colour import CfaOrder, ChromaSite, Matrix, Primaries, Range, Transfer
 from abi.format import make_format
-from abi.stream_format import FormatError, StreamFormat
+from abi.pixels import PIXEL_FORMATS, ColourModel
+from abi.stream_format import FormatError, Rect, StreamFormat
 from lab.compile.pixels import FORMATS
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
@@ -79,11 +80,11 @@ class Table:
         value = self.take(key, expected, lambda v: _is_list(v, count, lambda x: _is_integer(x, low, high)), default)
         return tuple(value) if isinstance(value, list) else value
 
-    def numbers(self, key: str, low: float, high: float) -> tuple[float, float, float]:
-        """Three finite numbers in low..high, one for each channel."""
-        expected = f"3 numbers in {low:g}..{high:g}, one for each channel"
-        one, two, three = self.take(key, expected, lambda v: _is_list(v, 3, lambda x: _is_number(x, low, high)))
-        return float(one), float(two), float(three)
+    def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
+        """Finite numbers in low..high, one for each of `count` channels."""
+        expected = f"{count} numbers in {low:g}..{high:g}, one for each channel"
+        found = self.take(key, expected, lambda v: _is_list(v, count, lambda x: _is_number(x, low, high)))
+        return tuple(map(float, found))
 
     def tables(self, key: str) -> list[Table]:
         """A non-empty array of tables."""
@@ -143,12 +144,13 @@ def _target(table: Table) -> TargetSpec:
     return spec
 
 
-def _crop(table: Table, width: int, height: int) -> tuple[int, int, int, int]:
-    crop = table.integers("crop", 4, 0, _MAX_SIDE, (0, 0, width, height))
-    x, y, w, h = crop
-    if w == 0 or h == 0 or x + w > width or y + h > height:
-        expected = f"x, y, width, height of a part of the {width}x{height} picture"
-        raise table.refuse(CompileRefusal.SPEC_VALUE, "crop", expected, list(crop))
+def _part(table: Table, key: str, whole: tuple[int, int, int, int], name: str) -> tuple[int, int, int, int]:
+    """x, y, width, height of a part of `whole`, which it is where the key is missing."""
+    x, y, w, h = part = table.integers(key, 4, 0, _MAX_SIDE, whole)
+    left, top, width, height = whole
+    if w == 0 or h == 0 or not (left <= x and top <= y and x + w <= left + width and y + h <= top + height):
+        expected = f"x, y, width, height of a part of {name}"
+        raise table.refuse(CompileRefusal.SPEC_VALUE, key, expected, list(part))
     return x, y, w, h
 
 
@@ -163,24 +165,48 @@ def _schema_name(value: IntEnum) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
+def _cfa(table: Table, format_: str) -> CfaOrder:
+    """The mosaic's order: of the format's name, stated for one-channel formats, none for the others."""
+    if PIXEL_FORMATS[format_].model is ColourModel.MONO:
+        return _colour(table, "cfa", CfaOrder, tuple(CfaOrder)[1:])
+    return PIXEL_FORMATS[format_].cfa
+
+
+def _strides(table: Table, planes: int) -> int | list[int] | None:
+    """Bytes between rows: one number (other planes in proportion), or one for each plane."""
+    high = 8 * _MAX_SIDE
+    expected = f"an integer in 1..{high}, or {planes} of them, one for each plane"
+
+    def good(value: Any) -> bool:
+        return _is_integer(value, 1, high) or _is_list(value, planes, lambda one: _is_integer(one, 1, high))
+
+    found: int | list[int] | None = table.take("stride", expected, good, None)
+    return found
+
+
 def _stream_format(table: Table, format_: str) -> StreamFormat:
-    is_rgb = FORMATS[format_].is_rgb
+    model = PIXEL_FORMATS[format_].model
+    is_yuv = model is ColourModel.YUV
     width, height = table.integer("width", 1, _MAX_SIDE), table.integer("height", 1, _MAX_SIDE)
-    stride = table.integer("stride", 1, 8 * _MAX_SIDE, 0)
+    stride = _strides(table, len(PIXEL_FORMATS[format_].planes))
     rows = table.integer("rows", 1, 2 * _MAX_SIDE, height)
-    matrices = (Matrix.IDENTITY,) if is_rgb else (Matrix.BT601, Matrix.BT709, Matrix.BT2020NC)
-    sites = (ChromaSite.NOT_SUBSAMPLED,) if is_rgb else (ChromaSite.LEFT, ChromaSite.CENTER, ChromaSite.TOP_LEFT)
+    matrices = (Matrix.BT601, Matrix.BT709, Matrix.BT2020NC) if is_yuv else (Matrix.IDENTITY,)
+    sites = (ChromaSite.LEFT, ChromaSite.CENTER, ChromaSite.TOP_LEFT) if is_yuv else (ChromaSite.NOT_SUBSAMPLED,)
+    cfa = _cfa(table, format_)
+    ranges = (Range.LIMITED, Range.FULL) if cfa is CfaOrder.NONE else (Range.FULL,)  # a sensor's own codes
     try:
         return make_format(
             format_,
             width,
             height,
-            range=_colour(table, "range", Range, (Range.FULL,) if is_rgb else (Range.LIMITED, Range.FULL)),
+            range=_colour(table, "range", Range, ranges),
             matrix=_colour(table, "matrix", Matrix, matrices),
             primaries=_colour(table, "primaries", Primaries, tuple(Primaries)[1:]),
             transfer=_colour(table, "transfer", Transfer, tuple(Transfer)[1:]),
             chroma_site=_colour(table, "chroma_site", ChromaSite, sites),
-            stride=stride or None,
+            cfa=cfa,
+            crop=Rect(*_part(table, "valid", (0, 0, width, height), f"the {width}x{height} picture")),
+            stride=stride,
             rows=rows,
         )
     except FormatError as error:
@@ -188,10 +214,32 @@ def _stream_format(table: Table, format_: str) -> StreamFormat:
         raise table.refuse(CompileRefusal.SPEC_VALUE, key, error.expected, error.found) from error
 
 
+def _demosaic(table: Table, frame: StreamFormat, crop: tuple[int, int, int, int], resize: tuple[int, int]) -> str:
+    """What becomes of a mosaic; empty where the format is none. Nothing that would mix its colours unasked."""
+    if frame.cfa is CfaOrder.NONE:
+        return ""
+    demosaic = table.choice("demosaic", ("none", "bilinear"))
+    x, y, width, height = crop
+    if demosaic == "none" and (resize != (width, height) or x % 2 or y % 2):
+        expected = f"bilinear, or none with resize = [{width}, {height}] and a crop from an even x and y"
+        found = f"none with resize = {list(resize)} and a crop from {x}, {y}"
+        raise table.refuse(CompileRefusal.SPEC_VALUE, "demosaic", expected, found)
+    if demosaic == "bilinear" and min(frame.crop.width, frame.crop.height) < 2:
+        size = f"{frame.crop.width}x{frame.crop.height}"
+        raise table.refuse(CompileRefusal.SPEC_VALUE, "demosaic", "none for a valid picture below 2x2", f"{size}")
+    return demosaic
+
+
 def _input(table: Table) -> InputSpec:
     format_ = table.choice("format", tuple(FORMATS))
     frame = _stream_format(table, format_)
+    valid = frame.crop.x, frame.crop.y, frame.crop.width, frame.crop.height
     resize_width, resize_height = table.integers("resize", 2, 1, 4096)
+    crop = _part(table, "crop", valid, f"the valid picture, {valid[2]}x{valid[3]} from {valid[0]}, {valid[1]}")
+    demosaic = _demosaic(table, frame, crop, (resize_width, resize_height))
+    has_colour = len(FORMATS[format_].components) == 3 or demosaic == "bilinear"
+    channels = table.choice("channels", *((("RGB", "BGR"), "RGB") if has_colour else (("GREY",), "GREY")))
+    count = 3 if has_colour else 1
     spec = InputSpec(
         name=table.text("name", r"[^\0]{1,256}", "the name of the model's input tensor"),
         stream=table.text("stream", _NAME, "a stream name of 1..64 characters a-z 0-9 _ . -"),
@@ -199,12 +247,13 @@ def _input(table: Table) -> InputSpec:
         stream_format=frame,
         range=_schema_name(frame.range),
         matrix=_schema_name(frame.matrix),
-        crop=_crop(table, frame.width, frame.height),
+        crop=crop,
         resize=(resize_width, resize_height),
-        mean=table.numbers("mean", -1e6, 1e6),
-        std=table.numbers("std", 1e-6, 1e6),
+        mean=table.numbers("mean", count, -1e6, 1e6),
+        std=table.numbers("std", count, 1e-6, 1e6),
         layout=table.choice("layout", ("NCHW",), "NCHW"),
-        channels=table.choice("channels", ("RGB", "BGR"), "RGB"),
+        channels=channels,
+        demosaic=demosaic,
     )
     table.finish()
     return spec

@@ -1,0 +1,81 @@
+"""Samples of one component from a frame's bytes, on the device: gathered by index tables, put together from their bits.
+
+A sample of one whole byte is that byte. Otherwise each of its bytes is gathered, its bits are brought to a fixed place
+by a multiplication (a power of two from a table: where in the byte they are depends on the column), cut out, and the
+parts added; all in int32, so that the integer is the exact one. A float32 holds every sample of up to 24 bits exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tinygrad import Tensor, dtypes
+
+from lab.compile.pixels import Bits, Component
+from lab.compile.reference import Indices
+from lab.compile.spec import InputSpec
+
+WHOLE_BYTE = 0xFF
+
+
+def device_table(values: NDArray[Any]) -> Any:
+    """An array as a tensor that becomes a weight of the bundle."""
+    return Tensor(values).realize()
+
+
+class SeparableIndex:
+    """Byte indices that are a sum of one table per axis, kept as the tables: their sum is never stored."""
+
+    def __init__(self, *tables: NDArray[np.int64]) -> None:
+        self._tables = [device_table(one.astype(np.int32)) for one in tables]
+
+    def expand(self) -> Any:
+        """int32 indices over the tables' broadcast shape."""
+        total = self._tables[0]
+        for one in self._tables[1:]:
+            total = total + one
+        return total
+
+    def bytes_of(self, frame: Any) -> Any:
+        """The frame's bytes there: written as bytes, a quarter of the memory to write and to read again."""
+        return frame[self.expand()].contiguous()
+
+
+class Gather:
+    """The samples of `part` at the grid of luma `rows` x `columns` of the whole picture."""
+
+    def __init__(self, spec: InputSpec, part: Component, rows: Indices, columns: Indices) -> None:
+        plane = spec.planes[part.plane]
+        row_starts = plane.offset + rows // part.rows * plane.stride
+        self._bits = [_GatheredBits(one, row_starts, columns) for one in part.bits]
+
+    def __call__(self, frame: Any) -> Any:
+        """Float code values, float32 [rows, columns], lazy."""
+        first, *others = (one(frame) for one in self._bits)
+        for one in others:
+            first = first + one
+        return first.cast(dtypes.float)
+
+
+class _GatheredBits:
+    """One entry of a component's `bits`."""
+
+    def __init__(self, bits: Bits, row_starts: Indices, columns: Indices) -> None:
+        block, place = columns // bits.pixels, columns % bits.pixels
+        column_bytes = bits.offset + block * bits.step + place * bits.spread
+        self._index = SeparableIndex(row_starts[:, None], column_bytes[None, :])
+        self._mask, self._fall, self._rise = bits.mask, max(bits.turns), bits.rise
+        # left by what the largest turn exceeds this pixel's, then all right by the largest
+        lifts = 1 << (self._fall - np.array(bits.turns, np.int32)[place % len(bits.turns)])
+        self._lifts = device_table(lifts[None, :].astype(np.int32)) if self._fall else None
+
+    def __call__(self, frame: Any) -> Any:
+        found = self._index.bytes_of(frame)
+        if self._lifts is None and self._mask == WHOLE_BYTE and not self._rise:
+            return found  # a whole byte: the cast to float is all it needs
+        value = found.cast(dtypes.int32)
+        if self._lifts is not None:
+            value = (value * self._lifts) >> self._fall
+        return (value & self._mask) << self._rise
