@@ -37,11 +37,13 @@ def serve(config_path: str) -> int:
 def _serve_clean(config_path: str) -> int:
     from daemon.audit import AuditBroken
     from daemon.config import ConfigError, load
+    from daemon.privacy import close_process
     from daemon.sockets import SocketsTaken
     from hal.error import HalError
     from signing.refusal import Refused
 
     try:
+        close_process()
         return _run(load(config_path))
     except ConfigError as error:
         print(f"fenced: bad-configuration: {error}", file=sys.stderr)
