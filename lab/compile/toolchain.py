@@ -86,8 +86,10 @@ def open_cpu_device(arch: str = "x86_64", cpu: str = "x86_64_v3") -> None:
     helpers.getenv.cache_clear()
     with helpers.Context(DEV=f"CPU:CLANG:{tinygrad_arch(arch, cpu)}"):
         device = Device["CPU"]
-    from lab.compile.renderer import FencedRenderer  # noqa: PLC0415 (imports tinygrad)
+    from lab.compile import program_cache  # noqa: PLC0415 (they import tinygrad)
+    from lab.compile.renderer import FencedRenderer  # noqa: PLC0415
 
+    program_cache.install(cache_folder() / "programs", script.name)
     if FencedRenderer not in device.renderers:
         device.renderers.append(FencedRenderer)
 
