@@ -13,6 +13,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -104,8 +105,9 @@ class OpenClApi:
         return answer.raw[: size.value]
 
 
+@cache
 def load_bindings() -> ModuleType:
-    """tinygrad's `runtime.autogen.opencl` in a module of its own.
+    """tinygrad's `runtime.autogen.opencl` in a module of its own; one a process, for its types are never freed.
 
     Raises HalError DRIVER_UNAVAILABLE where tinygrad or the OpenCL loader library is missing.
     """

@@ -56,6 +56,10 @@ def _base_folder() -> Path:
         raise HalError(HalCode.NOT_PERMITTED, f"{base} is no place for program binaries",
                        expected="a folder that others cannot write, or a sticky one",
                        found=stat.filemode(status.st_mode), todo="chmod it")  # fmt: skip
+    if os.statvfs(base).f_flag & os.ST_NOEXEC:  # PoCL ends the process when it cannot map what it unpacked
+        raise HalError(HalCode.NOT_PERMITTED, f"{base} is no place for program binaries",
+                       expected="a folder that code may be mapped from", found="a noexec mount",
+                       todo="name another in POCL_CACHE_DIR, or add it to the service's ExecPaths")  # fmt: skip
     return base
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from abi.graph import encode
+from hal.error import HalError
 from hal.opencl_environment import prepare_environment
 from tests.conformance import subject
 from tests.support import opencl
 
 # Denies execve(2), execveat(2), fork(2) and vfork(2) from here on, by seccomp(2): offsets and codes of linux/seccomp.h,
-# linux/filter.h. Threads (clone, clone3) stay allowed.
+# linux/filter.h. Threads (clone, clone3) stay allowed. And memory that was writable never becomes executable
+# (PR_SET_MDWE, Linux 6.3), as MemoryDenyWriteExecute has it.
 NO_EXEC = """
 import ctypes, errno, struct
 def op(code, jump_true, jump_false, k): return struct.pack("<HBBI", code, jump_true, jump_false, k)
@@ -29,6 +31,7 @@ held = ctypes.create_string_buffer(program)
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 fprog = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(held))
+mdwe = libc.prctl(65, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, ctypes.c_char_p(fprog), 0, 0) == 0, ctypes.get_errno()
 """
 RUN = """
@@ -73,7 +76,7 @@ def run(code: str, parts: Path, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_bundles_binary_runs_where_no_program_can_be_started(parts: Path) -> None:
+def test_a_bundles_binary_runs_where_nothing_can_be_started_and_nothing_written_be_executed(parts: Path) -> None:
     code = (
         NO_EXEC
         + RUN
@@ -85,10 +88,11 @@ try:
 except PermissionError:
     denied = True
 accelerator.close()
-print(json.dumps({"first": float(np.frombuffer(output.view, np.float32)[0]), "denied": denied}))
+kernel = tuple(map(int, os.uname().release.split(".")[:2]))
+print(json.dumps([float(np.frombuffer(output.view, np.float32)[0]), denied, mdwe or kernel < (6, 3)]))
 """
     )
-    assert run(code, parts) == {"first": 0.0, "denied": True}  # 7 + 1 + 2 - 10
+    assert run(code, parts) == [0.0, True, True]  # 7 + 1 + 2 - 10
 
 
 def test_nothing_of_tinygrad_is_loaded_but_its_bindings(parts: Path) -> None:
@@ -157,11 +161,23 @@ accelerator.close()
 def test_a_binary_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
-    with pytest.raises(Exception, match="others cannot write"):
+    with pytest.raises(HalError, match="others cannot write"):
         prepare_environment.__wrapped__()
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "absent"))
-    with pytest.raises(Exception, match="no folder"):
+    with pytest.raises(HalError, match="no folder"):
         prepare_environment.__wrapped__()
+
+
+def test_a_binary_folder_that_no_code_can_be_mapped_from_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    real = os.statvfs(tmp_path)
+    noexec = os.statvfs_result((*real[:8], real.f_flag | os.ST_NOEXEC, *real[9:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: noexec)
+    with pytest.raises(HalError, match="noexec"):
+        prepare_environment.__wrapped__()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_subject_has_the_entrypoints_this_file_names() -> None:
