@@ -29,7 +29,7 @@ lint: $(VENV)/stamp
 	$(BIN)/lint-imports
 
 # The safety core is held to every branch.
-CORE := abi/*,signing/*,hal/admit*.py
+CORE := abi/*,signing/*,hal/admit*,hal/elf.py,hal/spans.py
 coverage: $(VENV)/stamp
 	$(BIN)/coverage run --branch --source=abi,signing,hal -m pytest -q -p no:cacheprovider tests/abi tests/signing tests/hal
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered --include='$(CORE)'
