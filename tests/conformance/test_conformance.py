@@ -62,10 +62,10 @@ def test_results_do_not_depend_on_the_number_of_workers(cpu: Accelerator, thread
 
 
 @pytest.mark.parametrize("fault", Fault)
-def test_a_broken_driver_is_caught(fault: Fault, tried: Subject) -> None:
-    limit_ns = SECOND_NS // 2 if fault in LONG_FENCE else tried.limit_ns
-    tried = Subject(tried.module, tried.entrypoint, tried.long_entrypoint, many=100, limit_ns=limit_ns)
-    accelerator = open_accelerator("cpu")
+def test_a_broken_driver_is_caught(device: Accelerator, fault: Fault) -> None:
+    limit_ns = SECOND_NS // 2 if fault in LONG_FENCE else 10 * SECOND_NS
+    tried = Subject(subject.module(driver=device.name), subject.RUN, subject.LONG, many=100, limit_ns=limit_ns)
+    accelerator = open_accelerator(device.name)
     finding = run_check(BrokenAccelerator(accelerator, fault), tried, fault.caught_by)
     assert finding.verdict is Verdict.FAILED
     assert finding.check == fault.caught_by
