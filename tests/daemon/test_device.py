@@ -10,6 +10,7 @@ import pytest
 
 from abi.flat import ResultFlag
 from abi.graph import NanPolicy
+from daemon import device_watch
 from hal.error import HalCode, HalError
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
@@ -52,6 +53,13 @@ def test_infinity_is_refused_or_flagged_as_the_contract_says(
             assert np.isinf(delivery.outputs["values"][0])
 
 
+@pytest.fixture
+def patient_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset may take as long as the busiest machine needs to end the kernel."""
+    monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", int(LIMIT_S * 1e9))
+
+
+@pytest.mark.usefixtures("patient_reset")
 def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(tmp_path: Path, maker: BundleMaker) -> None:
     model = TinyModel("slow", budget_ns=60_000_000)
     with (
@@ -60,7 +68,7 @@ def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(tmp_path: Path, 
         daemon.consumer() as consumer,
     ):
         epoch = run_one(camera, consumer, 1, picture(1)).receipt.state_epoch
-        submit(camera, 2, picture(2, first=120))  # ends by itself within the time that a reset may take
+        submit(camera, 2, picture(2, first=120))
         assert ended(camera)["lost"] == 1
         assert not daemon.lost.is_set()
         delivery = run_one(camera, consumer, 3, picture(3))
@@ -70,7 +78,10 @@ def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(tmp_path: Path, 
         assert daemon.status()["faults"]["device_resets"] == 1
 
 
-def test_a_device_that_cannot_be_reset_ends_the_daemon(tmp_path: Path, maker: BundleMaker) -> None:
+def test_a_device_that_cannot_be_reset_ends_the_daemon(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 1)
     model = TinyModel("slow", budget_ns=20_000_000)
     daemon = DaemonThread(tmp_path, [maker.write(model)], maker)
     with daemon.camera_when_ready() as camera:
@@ -104,6 +115,7 @@ def test_the_fence_is_real(tmp_path: Path, maker: BundleMaker) -> None:
         assert delivery.receipt.published_ns < time.monotonic_ns()
 
 
+@pytest.mark.usefixtures("patient_reset")
 def test_a_device_that_latches_frees_no_slot_before_its_reset(tmp_path: Path, maker: BundleMaker) -> None:
     with DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon, daemon.camera() as camera:
         submit(camera, 1, picture(1, first=100))

@@ -255,7 +255,7 @@ def test_a_submit_beyond_the_slots_is_released_as_refused(daemon: DaemonThread) 
 
 
 def test_a_silent_peer_is_closed_and_others_are_served(tmp_path: Path, maker: BundleMaker) -> None:
-    more = "[limits]\nidle_timeout_ms = 100\n"
+    more = "[limits]\nidle_timeout_ms = 500\n"
     with (
         DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon,
         daemon.camera() as camera,

@@ -177,7 +177,7 @@ def test_a_start_that_must_fail_ends_with_its_status_and_code(
     if case == "no root":
         maker.root_path.unlink()
     if case == "configuration":
-        process.config_path.write_text(process.config_path.read_text() + "[limits]\nslots = 0\n")
+        process.config_path.write_text(process.config_path.read_text() + "slots = 0\n")
     done = process.fenced("serve", "--config", str(process.config_path))
     assert (done.returncode, statuses[case][1] in done.stderr) == (statuses[case][0], True), done.stderr
 

@@ -214,7 +214,8 @@ def test_a_stale_frame_is_refused_by_its_age(tmp_path: Path, maker: BundleMaker)
 
 
 def test_a_signalled_in_fence_lets_its_frame_run(tmp_path: Path, maker: BundleMaker) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon, daemon.camera() as camera:
+    more = "[limits]\nin_fence_timeout_ms = 30000\n"
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon, daemon.camera() as camera:
         fence = os.eventfd(0)
         submit(camera, 1, picture(1), in_fence=fence)
         held = daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 1)

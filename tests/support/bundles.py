@@ -3,7 +3,7 @@
 Their frames are R8 pictures of 64 x 16; `values` is one float32 a pixel. Kernels:
 
     add    values = pixel + a number that is part of the graph
-    slow   values = pixel, after about as many milliseconds as the first pixel says
+    slow   values = pixel, after about two milliseconds for each unit of the first pixel
     total  values = the sum of all frames so far (recurrent state)
     scale  values = pixel * the aux input `gain` (float32)
     lazy   values = pixel, but the last two are not written where the first pixel is 255
@@ -63,7 +63,7 @@ WIDTH, HEIGHT = 64, 16
 PIXELS = WIDTH * HEIGHT
 OUT_BYTES = 4 * PIXELS
 CPU = {"x86_64": "x86_64_v2", "aarch64": "generic"}[platform.machine()]
-ROUNDS_A_UNIT = 200_000  # of the slow kernel: about a millisecond
+ROUNDS_A_UNIT = 400_000  # of the slow kernel: about two milliseconds
 
 _LOOP = f"for (int i = 0; i < {PIXELS}; i++)"
 KERNELS = (

@@ -38,8 +38,11 @@ class KeptLog(Log):
 
 
 def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more: str) -> str:
-    """A configuration with everything below `folder`."""
+    """A configuration with everything below `folder`. Frames may be old: a busy machine is no reason to refuse one."""
     names = ", ".join(f'"{path}"' for path in bundles)
+    if "max_age_ms" not in more:
+        head, limits, tail = more.partition("[limits]\n")
+        more = f"{head}[limits]\nmax_age_ms = 60000\n{tail if limits else ''}"
     return (
         f'state_directory = "{folder / "state"}"\nsocket_directory = "{folder / "sockets"}"\n'
         f'root_paths = ["{maker.root_path}"]\nbundle_paths = [{names}]\nbundle_directories = ["{maker.folder}"]\n{more}'
