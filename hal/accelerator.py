@@ -201,6 +201,7 @@ class DeviceOptions:
     fifo_priority: SCHED_FIFO priority of the workers, 1..99; 0: the default policy.
     lock_memory: mlock arena, weights and state. huge_pages: ask for transparent huge pages for arena and state.
     queue_slots: runs in flight at most, a power of two. spin_count: pauses before a waiting worker sleeps.
+    device: which of several devices of the driver, by its name in `devices()`; empty: the only one.
     """
 
     pin_cores: tuple[int, ...] = ()
@@ -209,6 +210,7 @@ class DeviceOptions:
     huge_pages: bool = False
     queue_slots: int = 16
     spin_count: int = 4000
+    device: str = ""
 
 
 DRIVERS = ("cpu", "opencl")

@@ -36,6 +36,9 @@ class CpuAccelerator:
             raise HalError(HalCode.SIZE, "queue_slots", expected="a power of two", found=str(options.queue_slots))
         if not 0 <= options.fifo_priority <= 99:
             raise HalError(HalCode.SIZE, "fifo_priority", expected="0..99", found=str(options.fifo_priority))
+        if options.device:
+            raise HalError(HalCode.NOT_PERMITTED, "option device has no meaning for the CPU", found=options.device,
+                           todo="take it out of the configuration")  # fmt: skip
         usable = os.sched_getaffinity(0)
         foreign = [core for core in options.pin_cores if core not in usable]
         if foreign:

@@ -39,7 +39,7 @@ class OpenClAccelerator:
         _refuse_unused(options)
         prepare_environment()
         self._api = OpenClApi()
-        self._device = find_device(self._api)
+        self._device = find_device(self._api, options.device)
         self._context = OpenClContext(self._api, self._device, sharing or self._device.sharing)
         if self._context.sharing is Sharing.DIRECT and not shares_directly(self._context):
             self._context.sharing = Sharing.MAPPED

@@ -58,7 +58,7 @@ def find_device(api: OpenClApi, name: str = "") -> OpenClDevice:
         listed = "; ".join(one.identity for one in devices)
         raise HalError(HalCode.DRIVER_UNAVAILABLE, "the OpenCL device is not certain",
                        expected=repr(name) if name else "one device, or one named", found=listed,
-                       todo="set the device option to one of these")  # fmt: skip
+                       todo="name one in DeviceOptions.device, or leave one driver in /etc/OpenCL/vendors")  # fmt: skip
     return chosen[0]
 
 

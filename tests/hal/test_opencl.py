@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from abi.graph import Graph
+from hal import opencl_device
 from hal.accelerator import DeviceOptions, Module, open_accelerator
 from hal.conformance_rig import Rig, wait_done
 from hal.error import HalCode, HalError
 from hal.fence import Fence, FenceStatus
 from hal.memory import PAGE_BYTES, Mapping
 from hal.opencl import OpenClAccelerator
-from hal.opencl_api import load_bindings
-from hal.opencl_device import Sharing
+from hal.opencl_api import OpenClApi, load_bindings
+from hal.opencl_device import Sharing, find_device
 from tests.conformance import subject
 from tests.support import opencl
 
@@ -87,6 +88,28 @@ def test_options_without_meaning_are_refused() -> None:
     assert "pin_cores" in error.what
     refused(lambda: OpenClAccelerator(DeviceOptions(queue_slots=0)), HalCode.SIZE)
     refused(lambda: OpenClAccelerator(DeviceOptions(queue_slots=3)), HalCode.SIZE)
+
+
+def test_a_device_is_chosen_by_its_name_or_not_at_all(module: Module) -> None:
+    plain = OpenClAccelerator(DeviceOptions())
+    name = plain.properties().device
+    plain.close()
+    named = OpenClAccelerator(DeviceOptions(device=name))
+    assert named.properties().device == name
+    named.close()
+    error = refused(lambda: OpenClAccelerator(DeviceOptions(device="another; 1.0")), HalCode.DRIVER_UNAVAILABLE)
+    assert (error.expected, error.found) == ("'another; 1.0'", name)
+    refused(lambda: open_accelerator("cpu", DeviceOptions(device=name)), HalCode.NOT_PERMITTED)
+
+
+def test_one_of_several_devices_must_be_named(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = OpenClApi()
+    handles = opencl_device._devices
+    monkeypatch.setattr(opencl_device, "_devices", lambda api, platform: handles(api, platform) * 2)
+    error = refused(lambda: find_device(api), HalCode.DRIVER_UNAVAILABLE)
+    assert error.found.count(";") == 3  # two identities of two parts
+    monkeypatch.setattr(opencl_device, "_devices", lambda api, platform: [])
+    refused(lambda: find_device(api), HalCode.DRIVER_UNAVAILABLE)
 
 
 def test_runs_are_right_however_memory_is_shared(shared: OpenClAccelerator, module: Module) -> None:
