@@ -19,6 +19,7 @@ from rich.progress import Progress, TaskID
 
 from abi.graph import Launch, OutputView, encode
 from lab.compile import checks
+from lab.compile.attachments import attachments, sources
 from lab.compile.checks import CheckResult
 from lab.compile.report import CompileReport, LaunchReport, Stage
 from lab.compile.spec import Spec
@@ -139,11 +140,15 @@ def _pack_and_check(
         cut = [pack.view_bytes(captured.views, spec, captured.tensors, one) for one in goldens]
         graph, golden_blob = pack.with_goldens(graph, cut)
         parts = {"graph": encode(graph), "code": code, "weights": captured.capture.weights, "goldens": golden_blob}
+        origin = sources(spec, captured.model.data)
         with tempfile.TemporaryDirectory(dir=out_path.parent, prefix=f".{out_path.name}.") as folder:
             candidate = Path(folder) / "candidate"
             pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts))
             with stages("run packed"):
                 results.append(_check_packed(spec, captured, candidate))
+            # the same blobs once more, now with the report of what they passed
+            attached = attachments(spec, parts, origin, target.options(), results)
+            pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts), attached=attached)
             os.replace(candidate, out_path)
     sizes = {f"{name}_bytes": len(data) for name, data in parts.items() if name != "goldens"}
     return CompileReport(

@@ -5,11 +5,12 @@ Everything here is a function of the capture and the spec, so two compiles of on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from abi.graph import (
 )
 from abi.packet import ABI_VERSION
 from lab.compile.arena import plan_arena
+from lab.compile.attachments import Attached
 from lab.compile.capture import ARENA_ALIGN_BYTES, Capture, CapturedBuffer
 from lab.compile.model import Model
 from lab.compile.refusal import CompileRefusal, CompileRefused
@@ -174,20 +176,30 @@ def with_goldens(graph: Graph, outputs: Sequence[Sequence[bytes]]) -> tuple[Grap
     return replace(graph, goldens=tuple(vectors)), bytes(blob)
 
 
-def write(path: Path, spec: Spec, parts: dict[str, bytes], target: Target, memory_bytes: int) -> None:
-    """The unsigned bundle of `parts` (graph, code, weights, goldens)."""
+def write(
+    path: Path,
+    spec: Spec,
+    parts: Mapping[str, bytes],
+    target: Target,
+    memory_bytes: int,
+    *,
+    attached: Mapping[str, Attached] = MappingProxyType({}),
+) -> None:
+    """The unsigned bundle of `parts` (graph, code, weights, goldens) and what is attached to them."""
+    blobs = {**parts, **{name: one.data for name, one in attached.items()}}
     stated = statement.Statement(
         model=statement.Model(spec.model.name, spec.model.version, spec.model.release),
         abi_version=ABI_VERSION,
         hal_version=HAL_VERSION,
         target=target.stated(memory_bytes),
         compiler=statement.Compiler(version("tinygrad"), target.options()),
-        blobs=tuple(describe_blob(name, data) for name, data in parts.items()),
+        blobs=tuple(describe_blob(name, data) for name, data in blobs.items()),
+        attachments=tuple(statement.Attachment(name, one.media_type) for name, one in attached.items()),
     )
-    write_bundle(path, stated, parts)
+    write_bundle(path, stated, blobs)
 
 
-def memory_bytes(graph: Graph, parts: dict[str, bytes]) -> int:
+def memory_bytes(graph: Graph, parts: Mapping[str, bytes]) -> int:
     """What the vehicle must have free: the arena, the blobs, and two sets of frames and outputs."""
     bound = sum(one.size_bytes for one in graph.buffers if one.kind in (BufferKind.FRAME, BufferKind.OUTPUT))
     return graph.arena_bytes + sum(map(len, parts.values())) + 2 * bound
