@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 
 from abi.graph import Launch, Program
 from hal.accelerator import Module
-from hal.error import HalError
+from hal.conformance_rig import Rig
+from hal.error import HalCode, HalError
 from hal.opencl_api import OpenClApi
 from hal.opencl_device import find_device
 from hal.opencl_environment import prepare_environment
@@ -99,3 +103,22 @@ def _groups(launch: Launch) -> tuple[int, int, int]:
 
 def _items(launch: Launch) -> tuple[int, int, int]:
     return (GROUP if KERNELS[launch.program].wide else 1, 1, 1)
+
+
+LIMIT_NS = 20_000_000_000
+"""Long enough for any run here; a fence that takes longer is lost."""
+
+
+def refused(act: Callable[[], object], code: HalCode) -> HalError:
+    with pytest.raises(HalError) as caught:
+        act()
+    assert caught.value.code is code, caught.value
+    return caught.value
+
+
+def values(rig: Rig) -> Any:
+    return np.frombuffer(rig.output(), np.float32)
+
+
+def frame_of(rig: Rig) -> Any:
+    return np.frombuffer(rig.inputs()[0], np.uint8).astype(np.float32)
