@@ -58,6 +58,7 @@ def inspect(path: str) -> Tree:
             "target": dataclasses.asdict(stated.target),
             "compiler": {"tinygrad": stated.compiler.tinygrad, **dict(stated.compiler.options)},
             "blobs": {blob.name: {"size_bytes": blob.size_bytes, "sha256": blob.sha256} for blob in stated.blobs},
+            "attachments": {one.name: one.media_type for one in stated.attachments},
             "inputs": [{"name": one.name, "stream": one.stream} for one in graph.frames],
             "outputs": [
                 {"name": one.view.name, "dtype": one.view.dtype.name.lower(), "shape": list(one.view.shape),

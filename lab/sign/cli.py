@@ -1,4 +1,4 @@
-"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, envelope, attach.
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, envelope, attach, inspect.
 
 Passphrases come from `--passphrase-file` (first line), never from the command line or the environment. A key in a
 PKCS#11 token is named by its URI in place of a path (`lab.sign.token`); its passphrase is the PIN.
@@ -7,11 +7,15 @@ PKCS#11 token is named by its URI in place of a path (`lab.sign.token`); its pas
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
+from lab.sign import inspect
 from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
 from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
@@ -51,6 +55,13 @@ def add_commands(commands: Any) -> None:
     attach.add_argument("bundle", type=Path)
     attach.add_argument("signature", type=Path)
     attach.set_defaults(command=_attach)
+
+    look = commands.add_parser("inspect", help="show what a bundle states and holds, or how two bundles differ")
+    look.add_argument("bundle", type=Path)
+    look.add_argument("--diff", type=Path, metavar="OTHER", help="show the fields and blobs that differ instead")
+    look.add_argument("--attachment", metavar="NAME", help="print this attachment instead")
+    look.add_argument("--root", type=Path, help="judge each signature by this root")
+    look.set_defaults(command=_inspect)
 
     root = commands.add_parser("root", help="make and sign root documents").add_subparsers(required=True)
     init = root.add_parser("init", help="version 1")
@@ -160,6 +171,19 @@ def _envelope(arguments: argparse.Namespace) -> int:
 def _attach(arguments: argparse.Namespace) -> int:
     key = attach_signature(arguments.bundle, arguments.signature)
     print(f"{arguments.bundle}: signature of {key.keyid} added")
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    if arguments.attachment:
+        sys.stdout.buffer.write(inspect.attachment(arguments.bundle, arguments.attachment))
+    elif arguments.diff:
+        found = inspect.difference(arguments.bundle, arguments.diff)
+        tree = {"equal": not found, "differences": [dataclasses.asdict(one) for one in found]}
+        sys.stdout.write(f"{json.dumps(tree, indent=2)}\n" if arguments.json else inspect.difference_text(found))
+    else:
+        described = inspect.describe(arguments.bundle, read_root(arguments.root) if arguments.root else None)
+        sys.stdout.write(f"{json.dumps(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
     return 0
 
 
