@@ -128,7 +128,9 @@ struct StreamOpened {
 struct RegisterBuffers {
   # Descriptors, in this order: the lease page, then `slots` buffers. The lease page is a memfd of
   # slots * 64 bytes, sealed against shrinking; the u64 at slot * 64 is the slot's control word: odd
-  # while the camera writes the slot, and never the same twice. Memfds must carry F_SEAL_SHRINK.
+  # while the camera writes the slot, and never the same twice. Memfds must carry F_SEAL_SHRINK. A buffer may
+  # also be a dma-buf, whose size the kernel fixes: the daemon then waits for its implicit writers as for an
+  # in-fence, and brackets each read by DMA_BUF_IOCTL_SYNC; the camera does so around what its CPU writes.
   streamId @0 :UInt32;
   slots @1 :UInt32;
   # 1..maxSlots; descriptors = slots + 1.

@@ -7,6 +7,8 @@
 
 A Frame is the camera's from `acquire` to `submit` and cannot be used after. While it is, its slot's control word
 in the shared lease page is odd, so that the daemon can tell a frame that was written while it held it.
+
+Slots are sealed memfds made here, or memory of the caller's: dma-bufs that a driver exported, or sealed memfds.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from abi.stream_format import StreamFormat
 from client.barrier import Barrier
 from client.connection import Connection
 from client.errors import ConnectionLost
+from hal.dma_buf import DmaBuf, is_dma_buf
 from hal.memory import create_sealed
 
 __all__ = ["LEASE_BYTES", "Camera", "Frame"]
@@ -69,8 +72,10 @@ class Frame:
 class Camera:
     """A stream that is open, with its slots registered. Not for use from two threads at once."""
 
-    def __init__(self, connection: Connection, stream_id: int, format: StreamFormat, slots: int) -> None:
-        """Allocates `slots` sealed buffers and the lease page. Use `open`."""
+    def __init__(
+        self, connection: Connection, stream_id: int, format: StreamFormat, slots: int, buffers: Sequence[int] = ()
+    ) -> None:
+        """Allocates the lease page and, without `buffers`, `slots` sealed memfds. Use `open`."""
         self._connection = connection
         self._stream_id = stream_id
         self.stream_format = format
@@ -85,11 +90,13 @@ class Camera:
         try:
             words = np.frombuffer(_map(self._lease_descriptor, slots * LEASE_BYTES), np.uint64)
             self._control: NDArray[np.uint64] = words[:: LEASE_BYTES // words.itemsize]
-            for slot in range(slots):
+            for descriptor in buffers:
+                self._descriptors.append(os.dup(descriptor))
+            for slot in range(len(buffers), slots):
                 self._descriptors.append(create_sealed(f"fenced-frame-{slot}", format.buffer_bytes))
-            self._buffers = [
-                np.frombuffer(_map(descriptor, format.buffer_bytes), np.uint8) for descriptor in self._descriptors[1:]
-            ]
+            memory = self._descriptors[1:]
+            self._dma_bufs = [DmaBuf(descriptor) if is_dma_buf(descriptor) else None for descriptor in memory]
+            self._buffers = [np.frombuffer(_map(descriptor, format.buffer_bytes), np.uint8) for descriptor in memory]
             self._planes = [_planes(format, buffer) for buffer in self._buffers]
         except BaseException:
             self._close_descriptors()
@@ -103,17 +110,24 @@ class Camera:
         format: StreamFormat,
         slots: int = 4,
         *,
+        buffers: Sequence[int] = (),
         name: str = "camera",
         timeout_s: float = 5.0,
     ) -> Camera:
         """Connect to the camera socket, open a stream of this format and register `slots` buffers for it.
 
-        Raises Refused, ConnectionLost, TimeoutError, OSError, LocalProtocolError (a format that is not valid).
+        `buffers`: descriptors of the caller's own memory, one for each slot in place of `slots`: dma-bufs or memfds
+        sealed against shrinking, each at least bufferBytes long and mappable for writing. They stay the caller's.
+        Raises Refused, ConnectionLost, TimeoutError, OSError, LocalProtocolError (a format that is not valid, or more
+        `buffers` than the daemon takes).
         """
         connection = Connection(os.fspath(path), Role.CAMERA, name, timeout_s)
         try:
             opened = connection.request(OpenStream(stream, format), StreamOpened, timeout_s)
-            camera = cls(connection, opened.stream_id, format, min(slots, opened.max_slots))
+            if len(buffers) > opened.max_slots:
+                raise LocalProtocolError("buffers", f"at most {opened.max_slots}", str(len(buffers)))
+            slots = len(buffers) or min(slots, opened.max_slots)
+            camera = cls(connection, opened.stream_id, format, slots, buffers)
             try:
                 camera._register(timeout_s)
             finally:
@@ -173,6 +187,9 @@ class Camera:
         slot = self._free.popleft()
         self._control[slot] += 1  # odd: being written
         self._barrier()
+        dma_buf = self._dma_bufs[slot]
+        if dma_buf is not None:
+            dma_buf.begin_write()
         frame = self._writing[slot] = Frame(slot, self._buffers[slot], self._planes[slot])
         return frame
 
@@ -222,6 +239,9 @@ class Camera:
         return frame.slot
 
     def _settle(self, frame: Frame, word: int) -> None:
+        dma_buf = self._dma_bufs[frame.slot]
+        if dma_buf is not None:
+            dma_buf.end_write()
         self._barrier()
         self._control[frame.slot] = word  # even: written
         del self._writing[frame.slot]

@@ -22,6 +22,8 @@ from daemon.in_fence import FenceOutcome, InFences
 from daemon.scheduler import Waiting
 from daemon.slots import Slots
 from hal.accelerator import Accelerator, DeviceBuffer
+from hal.dma_buf import DmaBuf
+from hal.error import HalError
 
 
 class FrameSink(Protocol):
@@ -72,6 +74,7 @@ class CameraStream:
         self._private: DeviceBuffer | None = None
         self._submits: list[Submit | None] = []
         self._received_ns: list[int] = []
+        self._reading: set[int] = set()  # slots whose dma-buf the CPU is reading
 
     def register(self, slots: Slots, accelerator: Accelerator) -> None:
         """The camera's buffers are here."""
@@ -100,16 +103,41 @@ class CameraStream:
     def forward(self, frame: Waiting, now_ns: int, fences: InFences, descriptor: int | None) -> None:
         """Lets the frame run once its pixels are ready; `descriptor` is its in-fence, owned from here."""
         if descriptor is None:
-            self._ready(frame)
+            self._written(frame, fences)
         else:
-            fences.wait(descriptor, now_ns, lambda outcome: self._fenced(frame, outcome))
+            fences.wait(descriptor, now_ns, lambda outcome: self._fenced(frame, outcome, fences))
 
-    def _fenced(self, frame: Waiting, outcome: FenceOutcome) -> None:
+    def _fenced(self, frame: Waiting, outcome: FenceOutcome, fences: InFences) -> None:
         if self.closed or outcome is not FenceOutcome.SIGNALED:
             self.count("closed" if self.closed else outcome.value)
             self.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
             return
+        self._written(frame, fences)
+
+    def _written(self, frame: Waiting, fences: InFences) -> None:
+        """A dma-buf's writers that the kernel knows of are waited for too, then caches are brought in line."""
+        dma_buf = self._dma_buf(frame.slot)
+        if dma_buf is None:
+            self._ready(frame)
+        elif not dma_buf.is_written():
+            descriptor, now_ns = dma_buf.duplicate(), time.monotonic_ns()
+            fences.wait_readable(descriptor, now_ns, lambda outcome: self._fenced(frame, outcome, fences))
+        else:
+            self._read(frame, dma_buf)
+
+    def _read(self, frame: Waiting, dma_buf: DmaBuf) -> None:
+        try:
+            dma_buf.begin_read()
+        except HalError:
+            self.count("dma-buf-sync")
+            self.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
+            return
+        self._reading.add(frame.slot)
         self._ready(frame)
+
+    def _dma_buf(self, slot: int) -> DmaBuf | None:
+        assert self._slots is not None
+        return self._slots.dma_bufs[slot]
 
     def _ready(self, frame: Waiting) -> None:
         if self.sink is None:
@@ -150,10 +178,21 @@ class CameraStream:
     def end(self, frame: Waiting, event: LeaseEvent, status: ReleaseStatus, code: RefusalCode = RefusalCode.OK) -> None:
         """The frame's end: lease, ledger, and a Release for a camera that is still there."""
         held_ns = max(0, time.monotonic_ns() - self._received_ns[frame.slot])
+        if frame.slot in self._reading:
+            self._end_read(frame.slot)
         self._submits[frame.slot] = None
         packet = self._session.release(self.stream_id, frame.slot, event, status, code, held_ns=held_ns)
         if packet is not None:
             self._push(packet)
+
+    def _end_read(self, slot: int) -> None:
+        self._reading.discard(slot)
+        dma_buf = self._dma_buf(slot)
+        assert dma_buf is not None
+        try:
+            dma_buf.end_read()
+        except HalError:
+            self.count("dma-buf-sync")  # what was read is not in doubt
 
     def receipt(self, frame: Waiting) -> FrameReceipt:
         """What a result says of the frame."""

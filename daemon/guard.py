@@ -218,7 +218,7 @@ def _path_complaint(path: object, *, writing: bool) -> tuple[Act, str] | None:
             return None
     if _state.plain_names and "/" not in name and name not in ("", ".", ".."):
         return None  # in the working folder, or in a folder that was opened under these same rules
-    if not writing and _is_own_memory(name):
+    if not writing and (_is_own_memory(name) or _is_descriptor_info(name)):
         return None
     return Act.OPEN, f"{'write to' if writing else 'read of'} {name[:200]!r}"
 
@@ -232,6 +232,12 @@ def _is_own_memory(name: str) -> bool:
         return os.readlink(name).startswith("/memfd:")
     except OSError:
         return False
+
+
+def _is_descriptor_info(name: str) -> bool:
+    """What the kernel says of a descriptor that this process holds (how a dma-buf is told from other files)."""
+    prefix = "/proc/self/fdinfo/"
+    return name.startswith(prefix) and name[len(prefix) :].isdigit()
 
 
 def _change_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:

@@ -48,6 +48,10 @@ class InFences:
             os.close(descriptor)
             on_outcome(FenceOutcome.UNSUITABLE)
             return
+        self.wait_readable(descriptor, now_ns, on_outcome)
+
+    def wait_readable(self, descriptor: int, now_ns: int, on_outcome: OnOutcome) -> None:
+        """As `wait`, for a descriptor that is known to be one that can be waited for (a dma-buf's own)."""
         self._waiting[descriptor] = (now_ns + self._timeout_ns, on_outcome)
         self._loop.watch(descriptor, lambda events: self._end(descriptor, _outcome(descriptor, events)))
 

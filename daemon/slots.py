@@ -1,6 +1,7 @@
 """The memory of one stream's slots: checked once at registration, mapped, and watched for being overwritten.
 
-Every buffer must hold the format (`abi.format.prove_bounds`), be sealed against shrinking, and be a memory of its own.
+Every buffer must hold the format (`abi.format.prove_bounds`), be of a size that nobody can change (a memfd sealed
+against shrinking, or a dma-buf), and be a memory of its own.
 A broken lease is caught twice: by the slot's control word, which an honest camera raises around every write, and by a
 sample of cache lines taken when the frame goes to the device and looked at again after its fence.
 """
@@ -13,6 +14,7 @@ from abi.format import FormatError, StreamFormat, prove_bounds
 from abi.messages import Refusal
 from abi.packet import Kind, RefusalCode
 from hal.accelerator import Accelerator, DeviceBuffer
+from hal.dma_buf import DmaBuf, is_dma_buf
 from hal.error import HalError
 from hal.memory import Mapping, file_bytes, seals
 
@@ -57,7 +59,10 @@ class FrameSample:
 
 
 class Slots:
-    """The registered slots of one stream, mapped read-only. The descriptors are no longer needed once it is made."""
+    """The registered slots of one stream, mapped read-only. The descriptors are no longer needed once it is made.
+
+    `dma_bufs`: for each slot its dma-buf, None where it is a memfd.
+    """
 
     def __init__(
         self, format: StreamFormat, lease_page: int, buffers: tuple[int, ...], accelerator: Accelerator
@@ -66,7 +71,9 @@ class Slots:
         self._lease = _map_lease(lease_page, len(buffers))
         self._words = self._lease.view.cast("Q")
         _refuse_shared((lease_page, *buffers))
-        mappings = [_map_buffer(format, descriptor, index) for index, descriptor in enumerate(buffers)]
+        mapped = [_map_buffer(format, descriptor, index) for index, descriptor in enumerate(buffers)]
+        mappings = [mapping for mapping, _ in mapped]
+        self.dma_bufs = tuple(dma_buf for _, dma_buf in mapped)
         try:
             self.buffers: tuple[DeviceBuffer, ...] = tuple(accelerator.import_frame(mapping) for mapping in mappings)
         except HalError as error:
@@ -94,11 +101,15 @@ def _map_lease(descriptor: int, slots: int) -> Mapping:
         raise _refused("lease page", error) from error
 
 
-def _map_buffer(format: StreamFormat, descriptor: int, index: int) -> Mapping:
+def _map_buffer(format: StreamFormat, descriptor: int, index: int) -> tuple[Mapping, DmaBuf | None]:
     what = f"buffer {index}"
     try:
+        if is_dma_buf(descriptor):
+            dma_buf = DmaBuf(descriptor)
+            prove_bounds(format, dma_buf.size_bytes, None)
+            return dma_buf.map(format.buffer_bytes), dma_buf
         prove_bounds(format, file_bytes(descriptor), int(seals(descriptor)))
-        return Mapping.of(descriptor, format.buffer_bytes)
+        return Mapping.of(descriptor, format.buffer_bytes), None
     except FormatError as error:
         raise BufferRefused(f"{what}, {error.field}", error.expected, error.found, error.action) from error
     except HalError as error:
@@ -106,9 +117,9 @@ def _map_buffer(format: StreamFormat, descriptor: int, index: int) -> Mapping:
 
 
 def _refused(what: str, error: HalError) -> BufferRefused:
-    expected = error.expected or "a sealed memfd"
+    expected = error.expected or "a sealed memfd or a dma-buf"
     found = error.found or error.what
-    return BufferRefused(what, expected, found, error.todo or "pass a memfd sealed with F_SEAL_SHRINK")
+    return BufferRefused(what, expected, found, error.todo or "pass a memfd sealed with F_SEAL_SHRINK, or a dma-buf")
 
 
 def _refuse_shared(descriptors: tuple[int, ...]) -> None:
@@ -118,5 +129,5 @@ def _refuse_shared(descriptors: tuple[int, ...]) -> None:
         status = os.fstat(descriptor)
         other = seen.setdefault((status.st_dev, status.st_ino), index)
         if other != index:
-            action = "give every slot a memfd of its own"
+            action = "give every slot a memory of its own"
             raise BufferRefused(f"descriptor {index}", "memory of its own", f"the memory of descriptor {other}", action)

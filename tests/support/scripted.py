@@ -121,6 +121,7 @@ class ScriptedDaemon:
 @contextlib.contextmanager
 def no_descriptor_leaks() -> Iterator[None]:
     """The process has as many open descriptors after as before."""
+    gc.collect()  # what earlier tests left would else be closed in between
     before = len(os.listdir("/proc/self/fd"))
     yield
     if len(os.listdir("/proc/self/fd")) != before:
