@@ -30,6 +30,9 @@ CODE_OFFSET = 9000  # of these bundles: the envelope and the graph take a page e
 class Process(Sockets):
     """`fenced serve` in a child process, with a service manager that listens."""
 
+    program: tuple[str, ...] = ("-m", "client.cli", "serve", "--config")
+    pass_fds: tuple[int, ...] = ()
+
     def __init__(
         self, site: Path, folder: Path, bundles: Sequence[Path], maker: BundleMaker, *, more: str = ""
     ) -> None:
@@ -44,11 +47,12 @@ class Process(Sockets):
         """Starts it and waits for READY=1 or its end."""
         with manager_socket(self.folder / "notify") as manager:
             self.child = subprocess.Popen(
-                vehicle.command("-m", "client.cli", "serve", "--config", str(self.config_path)),
+                vehicle.command(*self.program, str(self.config_path)),
                 env=vehicle.environment(self._site, NOTIFY_SOCKET=str(self.folder / "notify"), **environment),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
+                pass_fds=self.pass_fds,
             )
             wait_for_line(manager, "READY=1", self.child)
         return self.child

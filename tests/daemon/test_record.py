@@ -1,12 +1,14 @@
 """An installation that is not what its wheel held is refused."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from daemon.guard import DirtyProcess
 from daemon.record import assert_as_installed
+from tests.support import vehicle
 
 
 @pytest.fixture
@@ -40,6 +42,23 @@ def test_an_added_file_is_named(site: Path) -> None:
     (site / "hal" / "extra.py").write_text("")
     with pytest.raises(DirtyProcess, match=r"hal/extra\.py is not of the wheel"):
         assert_as_installed(str(site))
+
+
+def test_a_daemon_whose_files_were_changed_refuses_to_start(site: Path, vehicle_site: Path, tmp_path: Path) -> None:
+    for found in vehicle_site.iterdir():
+        if not (site / found.name).exists():
+            (site / found.name).symlink_to(found)
+    with (site / "daemon" / "pipeline.py").open("a") as source:
+        source.write("# a line more\n")
+    done = subprocess.run(
+        vehicle.command("-m", "client.cli", "serve", "--config", str(tmp_path / "fenced.toml")),
+        env=vehicle.environment(site),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "dirty-process: daemon/pipeline.py differs from the wheel's RECORD" in done.stderr
 
 
 def test_byte_code_beside_the_sources_is_no_change(site: Path) -> None:
