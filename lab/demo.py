@@ -136,10 +136,10 @@ def _tamper(console: Console, daemon: DaemonProcess, signed: _Signed) -> bool:
     console.print(f"           {done.stderr.strip()}", style="red", markup=False)
     try:
         with Control(daemon.sockets / "control.sock") as control:
-            control.activate(tampered)
+            control.activate(tampered.resolve())
     except Refused as refused:
         _say(console, "", f"the daemon refuses it too ({refused.what}), and serves on")
-        return done.returncode == 3 and "digest-mismatch" in done.stderr
+        return done.returncode == 3 and "digest-mismatch" in done.stderr and "digest-mismatch" in refused.what
     return False
 
 
