@@ -89,6 +89,11 @@ class CameraStream:
         self._contract.clock_offset_ns = -self._clock.to_monotonic(0, now_ns)
 
     @property
+    def refused_age_ns(self) -> int | None:
+        """Age of the last frame refused for its age, negative when it lay in the future; None: there was none."""
+        return self._contract.refused_age_ns
+
+    @property
     def clock_error_ns(self) -> int:
         """Bound on the error of this stream's times in CLOCK_MONOTONIC."""
         return self._clock.error_ns

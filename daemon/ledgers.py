@@ -17,6 +17,7 @@ class Ledgers:
         self._finished: dict[str, Counter[str]] = {}
         self._refusals: dict[str, Counter[str]] = {}
         self._reasons: dict[str, Counter[str]] = {}
+        self._refused_ages_ns: dict[str, int] = {}
 
     def open(self, stream: CameraStream) -> None:
         """A camera has opened a stream."""
@@ -24,7 +25,11 @@ class Ledgers:
         self._live.append(stream)
 
     def columns(self) -> dict[str, Columns]:
-        """For every stream name: the ledger's columns, refusals by code, and other reasons for losses."""
+        """For every stream name: the ledger's columns, refusals by code, and other reasons for losses.
+
+        `refused_age_ns`, where a frame was refused for its age: the last one's, negative when it lay in the future.
+        A wrongly declared clock shows by it.
+        """
         self._fold()
         names = dict.fromkeys((*self._finished, *(stream.name for stream in self._live)))
         return {name: self._sum(name) for name in names}
@@ -36,12 +41,21 @@ class Ledgers:
         for stream in self._live:
             if stream.name == name:
                 _add(stream, columns, refusals, reasons)
-        return {**columns, "refusals": dict(refusals), "reasons": dict(reasons)}
+                self._note_age(stream)
+        sums: Columns = {**columns, "refusals": dict(refusals), "reasons": dict(reasons)}
+        if name in self._refused_ages_ns:
+            sums["refused_age_ns"] = self._refused_ages_ns[name]
+        return sums
+
+    def _note_age(self, stream: CameraStream) -> None:
+        if stream.refused_age_ns is not None:
+            self._refused_ages_ns[stream.name] = stream.refused_age_ns
 
     def _fold(self) -> None:
         """Moves the streams that have ended and hold nothing any more into the sums."""
         for stream in [one for one in self._live if one.closed and one.ledger.held == 0]:
             self._live.remove(stream)
+            self._note_age(stream)
             _add(
                 stream,
                 self._finished.setdefault(stream.name, Counter()),

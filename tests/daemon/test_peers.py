@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import gc
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,62 +16,18 @@ from abi import messages as m
 from abi.flat import RELEASE, SUBMIT, Release, Submit
 from abi.messages import Role
 from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
-from abi.session import ClientSession, Event
 from client.errors import Refused
 from daemon.service import Service
 from hal.memory import create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.raw_peer import RawPeer, close_all, good_descriptors
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, maker: BundleMaker) -> Iterator[DaemonThread]:
     with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as running:
         yield running
-
-
-class RawPeer:
-    """A socket to the daemon, without a client that keeps the rules."""
-
-    def __init__(self, daemon: DaemonThread, role: Role = Role.CAMERA, *, greet: bool = True) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(LIMIT_S)
-        self.socket.connect(str(daemon.sockets / f"{role.name.lower()}.sock"))
-        self.session = ClientSession(role)
-        if greet:
-            self.ask(m.Hello(role, "raw"))
-
-    def __enter__(self) -> RawPeer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, packet: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        self.socket.sendmsg([packet], rights)
-
-    def answer(self) -> Event | None:
-        """The next event, or None when the daemon closed the connection."""
-        packet, ancillary, _, _ = self.socket.recvmsg(1 << 16, 4096)
-        for _, _, data in ancillary:
-            for descriptor in array.array("i", data):
-                os.close(descriptor)
-        return self.session.receive(packet, len(ancillary))[0] if packet else None
-
-    def ask(self, message: m.Message, descriptors: tuple[int, ...] = ()) -> Event | None:
-        self.send(self.session.send(message, len(descriptors)), descriptors)
-        return self.answer()
-
-    def open_stream(self, slots: int = 2) -> int:
-        """Opens `road` and registers good buffers."""
-        opened = self.ask(m.OpenStream("road", frame_format()))
-        assert isinstance(opened, m.StreamOpened)
-        descriptors = good_descriptors(slots)
-        answer = self.ask(m.RegisterBuffers(opened.stream_id, slots), descriptors)
-        close_all(descriptors)
-        assert isinstance(answer, m.BuffersRegistered)
-        return opened.stream_id
 
 
 def open_descriptors() -> int:
@@ -92,15 +46,6 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         os.sched_yield()
-
-
-def good_descriptors(slots: int) -> tuple[int, ...]:
-    return (create_sealed("lease", 64 * slots), *(create_sealed("frame", PIXELS) for _ in range(slots)))
-
-
-def close_all(descriptors: tuple[int, ...]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 HEADER = encode_header(Kind.HELLO)
