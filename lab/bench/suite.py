@@ -45,11 +45,18 @@ def _start(folder: Path) -> list[Row]:
     return start.run(folder)
 
 
+def _verify(folder: Path) -> list[Row]:
+    from lab.bench import verify  # noqa: PLC0415
+
+    return verify.run(folder)
+
+
 BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "dispatch": _dispatch,
     "dispatch-opencl": _dispatch_opencl,
     "handoff": _handoff,
     "start": _start,
+    "verify": _verify,
 }
 
 
