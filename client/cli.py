@@ -154,9 +154,12 @@ def _devices(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _check_config(parsed: argparse.Namespace) -> dict[str, object]:
+    from dataclasses import asdict
+
     from daemon.config import load
 
     config = load(parsed.config)
+    options = asdict(config.device)
     return {
         "config": config.path,
         "state_directory": config.state_directory,
@@ -164,7 +167,7 @@ def _check_config(parsed: argparse.Namespace) -> dict[str, object]:
         "root_paths": list(config.root_paths),
         "bundle_paths": list(config.bundle_paths),
         "bundle_directories": list(config.bundle_directories),
-        "device": config.device,
+        "device": {"driver": config.driver, "name": options.pop("device"), **options},
         "streams": {
             name: {"isolation": stream.isolation.value, "queueing": stream.queueing.value}
             for name, stream in config.streams.items()

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TypeVar
 
 from abi.packet import MAX_PACKET_BYTES, MAX_SLOTS
+from hal.accelerator import DRIVERS, DeviceOptions
 
-DEVICES = ("cpu", "opencl")
 _MS = 1_000_000
 _Choice = TypeVar("_Choice", bound=Enum)
 
@@ -96,7 +96,8 @@ class Config:
     root_paths: tuple[str, ...]
     bundle_paths: tuple[str, ...]
     bundle_directories: tuple[str, ...]
-    device: str
+    driver: str
+    device: DeviceOptions
     limits: Limits
     sockets: Mapping[str, SocketModes]
     streams: Mapping[str, StreamPolicy]
@@ -126,6 +127,7 @@ def parse(data: Mapping[str, object], path: str) -> Config:
     folder = os.path.dirname(path)
     table = _Table(data, "")
     bundles = tuple(_path(item, "bundle_paths", folder) for item in table.texts("bundle_paths", least=1))
+    driver, device = _device(table.table("device"))
     state = _path(table.text("state_directory"), "state_directory", folder)
     streams = {policy.name: policy for policy in _streams(table)}
     given = table.texts("bundle_directories", least=0)
@@ -139,7 +141,8 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         root_paths=tuple(_path(item, "root_paths", folder) for item in table.texts("root_paths", least=1)),
         bundle_paths=bundles,
         bundle_directories=tuple(dict.fromkeys(folders)),
-        device=table.one_of("device", DEVICES, "cpu"),
+        driver=driver,
+        device=device,
         limits=_limits(table.table("limits")),
         sockets=_sockets(table.table("sockets")),
         streams=streams,
@@ -148,6 +151,26 @@ def parse(data: Mapping[str, object], path: str) -> Config:
     )
     table.done()
     return config
+
+
+def _device(table: "_Table") -> tuple[str, DeviceOptions]:
+    """The driver's name and how the device is opened. What a driver has no use for it refuses itself."""
+    usual = DeviceOptions()
+    queue_slots = table.number("queue_slots", usual.queue_slots, 1, 1_024)
+    if queue_slots & (queue_slots - 1):
+        raise ConfigError("device.queue_slots", "a power of two", queue_slots)
+    driver = table.one_of("driver", DRIVERS, "cpu")
+    options = DeviceOptions(
+        pin_cores=table.numbers("pin_cores"),
+        fifo_priority=table.number("fifo_priority", usual.fifo_priority, 0, 99),
+        lock_memory=table.flag("lock_memory", usual.lock_memory),
+        huge_pages=table.flag("huge_pages", usual.huge_pages),
+        queue_slots=queue_slots,
+        spin_count=table.number("spin_count", usual.spin_count, 0, 10_000_000),
+        device=table.text("name", ""),
+    )
+    table.done()
+    return driver, options
 
 
 def _limits(table: "_Table") -> Limits:
@@ -265,6 +288,14 @@ class _Table:
             raise self._error(key, f"an integer from {least} to {most}", found)
         return found
 
+    def flag(self, key: str, default: bool) -> bool:
+        found = self._take(key)
+        if found is None:
+            return default
+        if not isinstance(found, bool):
+            raise self._error(key, "true or false", found)
+        return found
+
     def texts(self, key: str, *, least: int) -> tuple[str, ...]:
         found = self._take(key)
         items = [] if found is None else found
@@ -276,7 +307,7 @@ class _Table:
         found = self._take(key)
         items = [] if found is None else found
         if not isinstance(items, list) or not all(type(item) is int and 0 <= item < 2**32 - 1 for item in items):
-            raise self._error(key, "a list of numeric ids", found)
+            raise self._error(key, "a list of whole numbers that are not negative", found)
         return tuple(items)
 
     def done(self) -> None:

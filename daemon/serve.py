@@ -75,7 +75,7 @@ def _run(config: Config) -> int:
         gc.freeze()  # what is loaded now stays; the collector need not look at it again
         os.chdir(config.state_directory)
         # PoCL's unpacked binaries, which are removed at exit: see hal.opencl_environment
-        unpacked = (os.environ["POCL_CACHE_DIR"],) if config.device == "opencl" else ()
+        unpacked = (os.environ["POCL_CACHE_DIR"],) if config.driver == "opencl" else ()
         guard.seal(
             readable=config.bundle_directories, writable=(config.state_directory, config.socket_directory, *unpacked)
         )

@@ -75,8 +75,8 @@ class Service:
         self.trust = VehicleTrust(config.root_paths, config.state_directory, self.audit)
         self.probation = Probation(config.limits.probation_frames, self._confirm)
         self._confirmations: list[threading.Thread] = []
-        with guard.opening(LIBRARIES.get(config.device)):
-            self.accelerator = open_accelerator(config.device)
+        with guard.opening(LIBRARIES.get(config.driver)):
+            self.accelerator = open_accelerator(config.driver, config.device)
         self.device = self.accelerator.properties()  # read once: it comes from files that the seal closes
         listeners = open_listeners(config.socket_directory, config.sockets, environment)
         epoch = int.from_bytes(os.urandom(8), "little") | 1

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,10 +33,12 @@ class DaemonProcess:
     """One daemon in `folder`, which must be new or empty. Use as a context manager.
 
     `bundles` are activated in order at start, `streams` may be opened by this user. Its log is `folder/daemon.log`.
+    `limits` and `device` are the tables of those names in the configuration (docs/operations.md).
     """
 
     def __init__(self, folder: Path, bundles: Sequence[Path], root: Path, streams: Sequence[str], *,
-                 limits: dict[str, int] | None = None, vehicle: Path = VEHICLE) -> None:  # fmt: skip
+                 limits: dict[str, int] | None = None,
+                 device: dict[str, str | int | list[int]] | None = None, vehicle: Path = VEHICLE) -> None:  # fmt: skip
         self.folder = folder.resolve()
         self.sockets = self.folder / "sockets"
         self.log_path = self.folder / "daemon.log"
@@ -46,7 +48,8 @@ class DaemonProcess:
         self._program = vehicle / "bin" / "fenced"
         self._process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.config_path.write_text(_config_text(self, bundles, root, streams, limits or {}))
+        tables: dict[str, Mapping[str, object]] = {"limits": limits or {}, "device": device or {}}
+        self.config_path.write_text(_config_text(self, bundles, root, streams, tables))
 
     @property
     def pid(self) -> int:
@@ -128,15 +131,18 @@ class DaemonProcess:
 
 
 def _config_text(daemon: DaemonProcess, bundles: Sequence[Path], root: Path, streams: Sequence[str],
-                 limits: dict[str, int]) -> str:  # fmt: skip
-    """The TOML that `fenced serve` reads; JSON strings and numbers are TOML strings and numbers."""
+                 tables: Mapping[str, Mapping[str, object]]) -> str:  # fmt: skip
+    """The TOML that `fenced serve` reads; JSON strings, numbers, truths and lists of them are TOML's."""
     lines = [
         f"state_directory = {json.dumps(str(daemon.folder / 'state'))}",
         f"socket_directory = {json.dumps(str(daemon.sockets))}",
         f"root_paths = {json.dumps([str(root.resolve())])}",
         f"bundle_paths = {json.dumps([str(bundle.resolve()) for bundle in bundles])}",
-        "[limits]",
-        *(f"{key} = {value}" for key, value in limits.items()),
+        *(
+            line
+            for name, table in tables.items()
+            for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()))
+        ),
         *(f"[stream.{json.dumps(name)}]" for name in streams),
     ]
     return "\n".join(lines) + "\n"

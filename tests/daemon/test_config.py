@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config import ConfigError, Isolation, Peers, Queueing, load
+from hal.accelerator import DeviceOptions
 
 LEAST = 'state_directory = "state"\nroot_paths = ["root.json"]\nbundle_paths = ["models/lane.fenced"]\n'
 
@@ -27,6 +28,7 @@ def test_the_least_configuration_has_safe_defaults(tmp_path: Path) -> None:
     assert config.root_paths == (str(tmp_path / "root.json"),)
     assert (config.limits.max_age_ns, config.limits.probation_frames) == (500_000_000, 100)
     assert config.sockets["control"].mode == 0o660
+    assert (config.driver, config.device) == ("cpu", DeviceOptions())
 
 
 def test_every_part_is_read(tmp_path: Path) -> None:
@@ -38,6 +40,15 @@ bundle_directories = ["/srv/models"]
 [limits]
 max_age_ms = 7
 slots = 3
+[device]
+driver = "opencl"
+name = "a board; 3.1"
+pin_cores = [2, 3]
+fifo_priority = 40
+lock_memory = true
+huge_pages = true
+queue_slots = 4
+spin_count = 0
 [sockets]
 camera_mode = "0600"
 camera_gid = 44
@@ -59,6 +70,8 @@ gids = [8]
     assert road.peers == Peers(frozenset({7}), frozenset({8}))
     assert config.subscribe == Peers(frozenset(), frozenset({1000}))
     assert config.control == Peers(frozenset({0}), frozenset())
+    assert config.driver == "opencl"
+    assert config.device == DeviceOptions((2, 3), 40, True, True, 4, 0, "a board; 3.1")
     assert (config.sockets["camera"].mode, config.sockets["camera"].gid) == (0o600, 44)
     assert (config.limits.max_age_ns, config.limits.slots) == (7_000_000, 3)
     assert config.bundle_directories == ("/srv/models",)
@@ -74,7 +87,15 @@ gids = [8]
         (LEAST.replace('["root.json"]', '"root.json"'), "root_paths"),
         (LEAST + "[limits]\nprobation_frames = 0\n", "limits.probation_frames"),
         (LEAST + "max_age = 5\n", "max_age"),
-        (LEAST + 'device = "gpu"\n', "device"),
+        (LEAST + 'device = "cpu"\n', "device"),
+        (LEAST + '[device]\ndriver = "gpu"\n', "device.driver"),
+        (LEAST + '[device]\nname = ""\n', "device.name"),
+        (LEAST + "[device]\npin_cores = [true]\n", "device.pin_cores"),
+        (LEAST + "[device]\nfifo_priority = 100\n", "device.fifo_priority"),
+        (LEAST + "[device]\nlock_memory = 1\n", "device.lock_memory"),
+        (LEAST + "[device]\nqueue_slots = 12\n", "device.queue_slots"),
+        (LEAST + "[device]\nqueue_slots = 0\n", "device.queue_slots"),
+        (LEAST + "[device]\nspin_us = 5\n", "device.spin_us"),
         (LEAST + "[limits]\nmax_age = 5\n", "limits.max_age"),
         (LEAST + "[limits]\nslots = 0\n", "limits.slots"),
         (LEAST + "[limits]\nslots = true\n", "limits.slots"),

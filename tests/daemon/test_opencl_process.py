@@ -59,7 +59,7 @@ class OpenClProcess(Process):
 
     def __init__(self, site: Path, folder: Path, bundles: list[Path], maker: BundleMaker) -> None:
         super().__init__(site, folder, bundles, maker)
-        self.config_path.write_text('device = "opencl"\n' + config_text(folder, bundles, maker, ""))
+        self.config_path.write_text(config_text(folder, bundles, maker, '[device]\ndriver = "opencl"\n'))
         self.extra = folder / "extra"
         self.extra.mkdir()
         (self.extra / "tinygrad").symlink_to(Path(sysconfig.get_paths()["purelib"]) / "tinygrad")

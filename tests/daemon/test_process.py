@@ -6,6 +6,7 @@ It runs from the vehicle environment of `tests.support.vehicle`, in which nothin
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ class Process(Sockets):
         self.folder = folder
         self._site = site
         self.config_path = folder / "fenced.toml"
-        self.config_path.write_text(config_text(folder, bundles, maker, ""))
+        self.config_path.write_text(config_text(folder, bundles, maker, more))
         self.child: subprocess.Popen[str] | None = None
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
@@ -84,6 +85,34 @@ def process(vehicle_site: Path, tmp_path: Path, maker: BundleMaker) -> Iterator[
         daemon.child.kill()
     if daemon.child is not None:
         daemon.child.communicate()
+
+
+def test_the_device_is_opened_as_the_configuration_says_for_every_model(
+    vehicle_site: Path, tmp_path: Path, maker: BundleMaker
+) -> None:
+    core = max(os.sched_getaffinity(0))
+    options = f"[device]\npin_cores = [{core}]\nlock_memory = true\nqueue_slots = 2\n"
+    daemon = Process(vehicle_site, tmp_path, [maker.write(OLD)], maker, more=options)
+    child = daemon.start()
+    try:
+        with daemon.camera() as camera, daemon.consumer() as consumer, daemon.control() as control:
+            control.activate(maker.write(NEW))  # after the seal
+            run_one(camera, consumer, 1, picture(1))
+        proc = Path(f"/proc/{child.pid}")
+        workers = [
+            task for task in (proc / "task").iterdir() if _line(task / "status", "Cpus_allowed_list") == f"{core}"
+        ]
+        assert len(workers) == 2 * OLD.graph().threads  # the model that serves, and the one that is kept
+        assert int(_line(proc / "status", "VmLck").removesuffix(" kB")) > 0
+        assert daemon.stop() == 0
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _line(path: Path, name: str) -> str:
+    """One field of a /proc status file."""
+    return next(line.partition(":")[2].strip() for line in path.read_text().splitlines() if line.startswith(name))
 
 
 def test_a_sealed_daemon_does_all_its_work_without_a_forbidden_act(process: Process, maker: BundleMaker) -> None:
