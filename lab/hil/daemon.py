@@ -141,6 +141,7 @@ def _config_text(daemon: DaemonProcess, bundles: Sequence[Path], root: Path, str
         *(
             line
             for name, table in tables.items()
+            if table
             for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()))
         ),
         *(f"[stream.{json.dumps(name)}]" for name in streams),
