@@ -33,6 +33,12 @@ def _dispatch_opencl(_: Path) -> list[Row]:
         return []
 
 
+def _guard(folder: Path) -> list[Row]:
+    from lab.bench import guard  # noqa: PLC0415
+
+    return guard.run(folder)
+
+
 def _handoff(folder: Path) -> list[Row]:
     from lab.bench import handoff  # noqa: PLC0415
 
@@ -54,6 +60,7 @@ def _verify(folder: Path) -> list[Row]:
 BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "dispatch": _dispatch,
     "dispatch-opencl": _dispatch_opencl,
+    "guard": _guard,
     "handoff": _handoff,
     "start": _start,
     "verify": _verify,
