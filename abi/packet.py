@@ -77,6 +77,7 @@ class RefusalCode(IntEnum):
     UNKNOWN_AUX = 22
     BAD_AUX = 23
     SHUTTING_DOWN = 24
+    OUT_OF_SKEW = 25
 
     @property
     def closes(self) -> bool:

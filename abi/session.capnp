@@ -92,6 +92,7 @@ enum RefusalCode {
   unknownAux @22;        # no loaded model takes an aux input of this name
   badAux @23;            # aux size, dtype or time is not the contract's
   shuttingDown @24;
+  outOfSkew @25;         # no frame of another stream of the entrypoint is near enough in time (maxSkewNs)
 }
 
 struct Refusal {

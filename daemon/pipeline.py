@@ -35,7 +35,7 @@ _ENTRYPOINT = 0  # the one that frames run through
 _DROPS = {
     DropReason.SUPERSEDED: (ReleaseStatus.SUPERSEDED, RefusalCode.OK),
     DropReason.LATE: (ReleaseStatus.LATE, RefusalCode.OK),
-    DropReason.SKEW: (ReleaseStatus.SUPERSEDED, RefusalCode.OK),
+    DropReason.SKEW: (ReleaseStatus.REFUSED, RefusalCode.OUT_OF_SKEW),
     DropReason.CLOSED: (ReleaseStatus.LOST, RefusalCode.OK),
 }
 
@@ -374,6 +374,6 @@ class Pipeline:
             status, code = _DROPS[reason]
             if reason is DropReason.SKEW:
                 self.counters.skew += 1
-            if reason in (DropReason.SKEW, DropReason.CLOSED):
+            if reason is DropReason.CLOSED:
                 source.count(reason.value)
             source.end(frame, LeaseEvent.DROP, status, code)

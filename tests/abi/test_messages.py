@@ -77,7 +77,7 @@ BAD = [
     (Kind.HELLO, encoded(S.Hello, role=1, name="a\nb"), "name of printable characters", "'a\\nb'"),
     (Kind.WELCOME, encoded(S.Welcome, daemonVersion="v" * 4097), "daemonVersion of 0..4096 bytes", "4097 bytes"),
     (Kind.REFUSAL, encoded(S.Refusal), "code other than ok", "ok"),
-    (Kind.REFUSAL, encoded(S.Refusal, code=25), "code of 0..24", "25"),
+    (Kind.REFUSAL, encoded(S.Refusal, code=26), "code of 0..25", "26"),
     (Kind.REFUSAL, encoded(S.Refusal, code=1, what="w" * 4097), "text of 0..4096 bytes", "4097 bytes"),
     (Kind.BYE, encoded(S.Bye, reason="r" * 4097), "reason of 0..4096 bytes", "4097 bytes"),
     (Kind.OPEN_STREAM, encoded(S.OpenStream, stream="Road"), f"stream {NAME_RULE}", "'Road'"),

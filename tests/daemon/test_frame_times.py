@@ -117,8 +117,12 @@ def test_a_skew_that_grows_and_shrinks_is_refused_only_beyond_its_limit(
                 assert consumer.recv(timeout_s=LIMIT_S).receipt.frames[1].sequence == sequence
             else:
                 refused += 1
-                wanted = refused
-                daemon.wait_for(lambda status, wanted=wanted: status["models"][0]["runs"]["skew"] >= wanted)
+                assert ended(left)["refusals"] == {"out_of_skew": refused}  # the older of the two
         sof_ns = submit(left, 5, picture(5), sof_ns=begin_ns + 5 * period_ns)
         submit(right, 5, picture(55), sof_ns=sof_ns)
         assert [one.sequence for one in consumer.recv(timeout_s=LIMIT_S).receipt.frames] == [5, 5]
+        later = ended(right)  # the younger waited for a nearer frame that never came
+        assert later["refused"] + later["superseded"] == refused == 3
+        skew = daemon.status()["models"][0]["runs"]["skew"]
+        assert skew == refused + later["refusals"].get("out_of_skew", 0)
+        assert daemon.status()["streams"]["left"]["refusals"] == {"out_of_skew": refused}

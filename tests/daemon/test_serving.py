@@ -339,7 +339,9 @@ def test_pairs_of_frames_run_within_the_skew_and_recover(tmp_path: Path, maker: 
             else:
                 daemon.wait_for(lambda status: status["models"][0]["runs"]["skew"] == 1)
         counted = ended(left)
-        assert counted["run"] + counted["superseded"] == 4
+        assert (counted["run"], counted["refused"] + counted["superseded"]) == (3, 1)
+        assert ended(right)["refusals"] == {"out_of_skew": 1}  # its frame was the older of the two
+        assert daemon.status()["streams"]["right"]["refusals"] == {"out_of_skew": 1}
 
 
 def test_an_aux_input_is_taken_with_its_age(tmp_path: Path, maker: BundleMaker) -> None:
