@@ -29,10 +29,11 @@ class SeparableIndex:
     """Byte indices that are a sum of one table per axis, kept as the tables: their sum is never stored."""
 
     def __init__(self, *tables: NDArray[np.int64]) -> None:
-        self._tables = [device_table(one.astype(np.int32)) for one in tables]
+        # unsigned, for tinygrad counts a negative index from the end, which would be another test for each sample
+        self._tables = [device_table(one.astype(np.uint32)) for one in tables]
 
     def expand(self) -> Any:
-        """int32 indices over the tables' broadcast shape."""
+        """uint32 indices over the tables' broadcast shape."""
         total = self._tables[0]
         for one in self._tables[1:]:
             total = total + one
@@ -57,6 +58,12 @@ class Gather:
         for one in others:
             first = first + one
         return first.cast(dtypes.float)
+
+
+    def whole_bytes(self, frame: Any) -> Any:
+        """Code values of a component whose samples are whole bytes, as bytes in memory: uint8 [rows, columns]."""
+        (only,) = self._bits
+        return only(frame)
 
 
 class _GatheredBits:

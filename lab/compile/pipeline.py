@@ -30,7 +30,7 @@ class Pipeline:
     def __call__(self, *frames: Any) -> list[Any]:
         """Lazy output tensors for the frames' bytes, each a uint8 Tensor [buffer_bytes]."""
         pictures = {
-            one.name: self.network.materialise(prepare(frame))
+            one.name: prepare(frame).contiguous()  # by rows: three channels are too few for a vector
             for one, prepare, frame in zip(self.inputs, self.preprocessors, frames, strict=True)
         }
         outputs = self.network(pictures)

@@ -42,10 +42,13 @@ class Preprocessor:
     def __call__(self, frame: Any) -> Any:
         """The model's input tensor for `frame`, a uint8 Tensor [buffer_bytes]."""
         width, height = self.spec.resize
-        taps = self._taps(frame)
-        upper, lower = taps[:, :height], taps[:, height:]
-        near_upper, far_upper = upper[:, :, :width], upper[:, :, width:]
-        near_lower, far_lower = lower[:, :, :width], lower[:, :, width:]
+        parts = self._taps.gathered(frame)
+        # colour is computed where it is used, each tap once: one kernel from bytes to picture, nothing in between
+        near_upper, far_upper, near_lower, far_lower = (
+            self._taps.colour([part[..., rows, columns] for part in parts])
+            for rows in (slice(height), slice(height, None))
+            for columns in (slice(width), slice(width, None))
+        )
         near = near_upper + (near_lower - near_upper) * self._bottom
         far = far_upper + (far_lower - far_upper) * self._bottom
         picture = near + (far - near) * self._right
@@ -53,7 +56,10 @@ class Preprocessor:
 
 
 def _unpacker(spec: InputSpec) -> type[_Yuv] | type[_Rgb] | type[_Grey] | type[_Bayer]:
-    """What gives the values at the grid of taps: float32 [channels, rows, columns], channels in the tensor's order."""
+    """What gives the values at the grid of taps: float32 [channels, rows, columns], channels in the tensor's order.
+
+    `gathered(frame)` are tensors over the whole grid, in memory or cheap; `colour(parts)` works on any part of them.
+    """
     fmt = FORMATS[spec.format]
     if spec.demosaic == "bilinear":
         return _Bayer
@@ -69,8 +75,11 @@ class _Yuv:
         self._parts = [Gather(spec, part, rows, columns) for part in FORMATS[spec.format].components]
         self._offsets, self._luma_scale, self._cb, self._cr = _colour_tables(spec)
 
-    def __call__(self, frame: Any) -> Any:
-        luma, cb, cr = (part(frame).unsqueeze(0) for part in self._parts)
+    def gathered(self, frame: Any) -> list[Any]:
+        return [part.whole_bytes(frame).unsqueeze(0) for part in self._parts]
+
+    def colour(self, parts: list[Any]) -> Any:
+        luma, cb, cr = (part.cast(dtypes.float) for part in parts)
         luma_offset, chroma_offset = self._offsets
         grey = (luma - luma_offset) * self._luma_scale
         colour = grey + (cb - chroma_offset) * self._cb + (cr - chroma_offset) * self._cr
@@ -88,8 +97,11 @@ class _Rgb:
         self._index = SeparableIndex(channels[:, None, None], row_starts[None, :, None], column_bytes[None, None, :])
         self._range = _Levels(spec)
 
-    def __call__(self, frame: Any) -> Any:
-        return self._range(self._index.bytes_of(frame).cast(dtypes.float))
+    def gathered(self, frame: Any) -> list[Any]:
+        return [self._index.bytes_of(frame)]
+
+    def colour(self, parts: list[Any]) -> Any:
+        return self._range(parts[0].cast(dtypes.float))
 
 
 class _Grey:
@@ -99,8 +111,11 @@ class _Grey:
         (part,) = FORMATS[spec.format].components
         self._samples, self._range = Gather(spec, part, rows, columns), _Levels(spec)
 
-    def __call__(self, frame: Any) -> Any:
-        return self._range(self._samples(frame).unsqueeze(0))
+    def gathered(self, frame: Any) -> list[Any]:
+        return [self._range(self._samples(frame).unsqueeze(0))]
+
+    def colour(self, parts: list[Any]) -> Any:
+        return parts[0]
 
 
 class _Bayer:
@@ -121,12 +136,15 @@ class _Bayer:
         self._row_flags = device_table(flags[0].astype(np.float32)[:, None])
         self._column_flags = device_table(flags[1].astype(np.float32)[None, :])
 
-    def __call__(self, frame: Any) -> Any:
+    def gathered(self, frame: Any) -> list[Any]:
         red, blue = (_mean(frame, four) for four in self._corners)
         is_green = self._row_flags + self._column_flags == 1.0
         green = is_green.where(self._own(frame), _mean(frame, self._cross))
         planes = (red, green, blue)
-        return Tensor.stack(*(planes[channel] for channel in self._order))
+        return [Tensor.stack(*(planes[channel] for channel in self._order))]
+
+    def colour(self, parts: list[Any]) -> Any:
+        return parts[0]
 
 
 def _mean(frame: Any, parts: list[Gather]) -> Any:
