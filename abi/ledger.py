@@ -50,6 +50,9 @@ class Ledger:
         if code is not RefusalCode.OK:
             self.refusals[code] += 1
 
+    def __repr__(self) -> str:
+        return f"Ledger({', '.join(f'{name}={count}' for name, count in self.as_dict().items() if count)})"
+
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """All columns by name, for `fenced status`: submitted, run … lost, held, camera_dropped, refusals by code."""
         columns: dict[str, int | dict[str, int]] = {"submitted": self.submitted}

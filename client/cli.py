@@ -9,12 +9,15 @@ imports here are made where they are needed.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
+
+    from client.control import Control
 
 DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
 SOCKET_DIRECTORY = "/run/fenced"
@@ -46,11 +49,12 @@ def _run(parsed: argparse.Namespace) -> int:
     except _faults() as error:
         print(f"fenced: {type(error).__name__}: {error}", file=sys.stderr)
         return FAULT
-    if isinstance(answer, str):
-        print(answer, end="")
-        return DONE
-    _show(answer, as_json=parsed.json)
-    return DONE if answer.get("passed", True) else FAULT
+    try:
+        _show(answer, as_json=parsed.json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter flushes again at its end
+    return DONE if isinstance(answer, str) or answer.get("passed", True) else FAULT
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -102,11 +106,13 @@ def _print_json(tree: Mapping[str, object]) -> None:
     print(json.dumps(tree, indent=2, sort_keys=False))
 
 
-def _show(tree: Mapping[str, object], *, as_json: bool) -> None:
-    if as_json:
-        _print_json(tree)
+def _show(answer: Mapping[str, object] | str, *, as_json: bool) -> None:
+    if isinstance(answer, str):
+        print(answer, end="")
+    elif as_json:
+        _print_json(answer)
     else:
-        _show_branch(tree, 0)
+        _show_branch(answer, 0)
 
 
 def _show_branch(tree: Mapping[str, object], depth: int) -> None:
@@ -122,7 +128,7 @@ def _show_branch(tree: Mapping[str, object], depth: int) -> None:
                 print(f"{margin}{key}  {title}")
                 _show_branch({name: one for name, one in item.items() if one != title}, depth + 1)
         else:
-            shown = " ".join(str(item) for item in value) if isinstance(value, list) else value
+            shown = " ".join(str(item) for item in value) if isinstance(value, list | tuple) else value
             print(f"{margin}{key}  {'-' if shown in ({}, '', None) else shown}")
 
 
@@ -185,24 +191,30 @@ def _audit_verify(parsed: argparse.Namespace) -> dict[str, object]:
 # commands for a running daemon
 
 
-def _ask(parsed: argparse.Namespace, method: str, *arguments: str) -> dict[str, object]:
+def _control(parsed: argparse.Namespace) -> Control:
     from client.control import Control
+    from client.errors import ConnectionLost
 
-    with Control(f"{parsed.sockets}/control.sock", name="fenced command line") as control:
+    path = f"{parsed.sockets}/control.sock"
+    try:
+        return Control(path, name="fenced command line")
+    except (FileNotFoundError, ConnectionRefusedError):
+        todo = "start it, or name its socket_directory with --sockets"
+        raise ConnectionLost(f"no daemon listens at {path}; {todo}") from None
+
+
+def _ask(parsed: argparse.Namespace, method: str, *arguments: str) -> dict[str, object]:
+    with _control(parsed) as control:
         answer: dict[str, object] = getattr(control, method)(*arguments)
         return answer
 
 
 def _activate(parsed: argparse.Namespace) -> dict[str, object]:
-    import os
-
     return _ask(parsed, "activate", os.path.abspath(parsed.bundle))
 
 
 def _metrics(parsed: argparse.Namespace) -> str:
-    from client.control import Control
-
-    with Control(f"{parsed.sockets}/control.sock", name="fenced command line") as control:
+    with _control(parsed) as control:
         return control.metrics()
 
 

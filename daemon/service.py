@@ -185,8 +185,7 @@ class Service:
         names = [model] if model else list(self.roster.previous)
         previous = self.roster.previous.get(names[0]) if len(names) == 1 else None
         if previous is None or self._activator.busy:
-            known, action = list(self.roster.previous), "name one of them, or activate a bundle"
-            done(CommandRefused(RefusalCode.NOT_READY, "model", f"one of {known}", model or "none named", action))
+            done(self._no_rollback(model))
             return
         try:
             self._require_current(previous)
@@ -196,6 +195,18 @@ class Service:
             return
         self.audit.append("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
         self._switch(previous, done)
+
+    def _no_rollback(self, model: str) -> CommandRefused:
+        if self._activator.busy:
+            action, found = "wait for it to end, then try again", "another is under way"
+            return CommandRefused(RefusalCode.LIMIT, "activation", "one at a time", found, action)
+        known, found = list(self.roster.previous), model or "none named"
+        if known:
+            action = "name one of them"
+            return CommandRefused(RefusalCode.NOT_READY, "model", f"one of {', '.join(known)}", found, action)
+        action = "activate a bundle; the model before is given up once the new one is confirmed (probation_frames)"
+        expected = "a model that still has the one before it"
+        return CommandRefused(RefusalCode.NOT_READY, "model", expected, "none", action)
 
     def drain(self, done: Done) -> None:
         """Refuses new frames; done when nothing is in flight."""
@@ -218,8 +229,9 @@ class Service:
         names = [model] if model else list(self.roster.pipelines)
         pipeline = self.roster.pipelines.get(names[0]) if len(names) == 1 else None
         if pipeline is None:
-            known, action = list(self.roster.pipelines), "name one of them"
-            done(CommandRefused(RefusalCode.NOT_READY, "model", f"one of {known}", model or "none named", action))
+            expected = f"one of {', '.join(self.roster.pipelines)}"
+            found = model or "none named"
+            done(CommandRefused(RefusalCode.NOT_READY, "model", expected, found, "name one of them"))
             return
         pipeline.between_runs(lambda: self._reset_state(pipeline, done))
 

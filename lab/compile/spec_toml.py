@@ -72,7 +72,10 @@ class Table:
 
     def choice(self, key: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:
         """One of `choices`."""
-        return str(self.take(key, "one of " + ", ".join(choices), lambda v: v in choices, default))
+        expected = (
+            f"one of {', '.join(choices)}" if len(choices) > 1 else f'"{choices[0]}", the only one that fits here'
+        )
+        return str(self.take(key, expected, lambda v: v in choices, default))
 
     def integers(self, key: str, count: int | None, low: int, high: int, default: Any = _MISSING) -> Any:
         """A tuple of integers, `count` long or 1..8 where that is None; the default where the key is missing."""

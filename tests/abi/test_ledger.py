@@ -66,3 +66,12 @@ def test_a_code_comes_with_a_refusal_and_only_with_it(status: ReleaseStatus) -> 
     with pytest.raises(RuntimeError, match=f"status {status.name} cannot have code {wrong.name}"):
         ledger.release(status, wrong)
     assert (ledger.held, sum(ledger.released), ledger.refusals) == (1, 0, {})
+
+
+def test_a_printed_ledger_shows_what_happened() -> None:
+    ledger = Ledger()
+    assert repr(ledger) == "Ledger()"
+    ledger.submit(gap=2)
+    ledger.submit()
+    ledger.release(ReleaseStatus.RUN)
+    assert repr(ledger) == "Ledger(submitted=2, run=1, held=1, camera_dropped=2)"

@@ -42,6 +42,7 @@ def test_rgb_takes_identity_and_full_range_only(tmp_path: Path) -> None:
     with pytest.raises(CompileRefused) as refused:
         load(tmp_path, {**RGB_INPUT, 'matrix = "bt709"': 'matrix = "bt601"'})
     assert "input[0].matrix" in refused.value.what
+    assert refused.value.expected == '"identity", the only one that fits here'
 
 
 @pytest.mark.parametrize(
