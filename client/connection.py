@@ -43,7 +43,7 @@ class Connection:
         self._poll = select.poll()
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.connect(path)
+            self._connect(path)
             self._socket.setblocking(False)
             self._poll.register(self._socket, select.POLLIN)
             self.welcome = self.request(Hello(role, name), Welcome, timeout_s)
@@ -58,6 +58,13 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _connect(self, path: str) -> None:
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            error.filename = path  # connect(2) has no file in its errors; who reads them asks which socket
+            raise
 
     def fileno(self) -> int:
         """The socket's descriptor, readable when events wait; for the caller's own loop."""

@@ -114,7 +114,7 @@ class CameraPeer(Peer):
             code, what, expected = RefusalCode.NOT_PERMITTED, "user", "one that the stream's policy lists"
             self._refuse_open(code, what, expected, f"uid {self.who.uid}", "list it in the configuration")
         elif found is None:
-            action = "open a stream that the active model's contract names"
+            action = "open a stream that an active model takes: `fenced status` shows them"
             self._refuse_open(RefusalCode.UNKNOWN_STREAM, "stream", "one that a model takes", message.stream, action)
         elif found[0].sources[found[1]] is not None:
             action = "close the other camera first"

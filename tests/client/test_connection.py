@@ -39,8 +39,8 @@ def test_a_connection_greets_with_role_and_name(tmp_path: Path) -> None:
     assert seen == [m.Hello(Role.CONTROL, "tester"), m.Bye("closed")]
 
 
-def test_nobody_listening_is_an_os_error(tmp_path: Path) -> None:
-    with no_descriptor_leaks(), pytest.raises(FileNotFoundError):
+def test_nobody_listening_is_an_os_error_that_names_the_socket(tmp_path: Path) -> None:
+    with no_descriptor_leaks(), pytest.raises(FileNotFoundError, match=r"none\.sock"):
         Connection(os.fspath(tmp_path / "none.sock"), Role.CONTROL, "x", 1.0)
 
 
