@@ -107,5 +107,20 @@ def fuzz(
     return runs, len(kept), len(known)
 
 
+def keep(target: Callable[[bytes], None], seeds: Iterable[bytes], found: Path, corpus: Path) -> int:
+    """Copy into `corpus` the inputs in `found`, shortest first, that reach what nothing before reached; how many."""
+    known, kept = set[Arc](), 0
+    for data in (*seeds, *(file.read_bytes() for file in sorted(corpus.glob("*")))):
+        known |= arcs_of(target, data)
+    for data in sorted((file.read_bytes() for file in found.iterdir()), key=lambda one: (len(one), one)):
+        arcs = arcs_of(target, data)
+        if not arcs <= known:
+            known |= arcs
+            kept += 1
+            corpus.mkdir(parents=True, exist_ok=True)
+            (corpus / _name(data)).write_bytes(data)
+    return kept
+
+
 def _name(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]

@@ -13,7 +13,22 @@ from typing import Any
 
 from abi import canonical, flat, messages
 from abi.canonical import CanonicalError
-from abi.format import FormatError, StreamFormat, prove_bounds, validate
+from abi.format import (
+    PIXEL_FORMATS,
+    ChromaSite,
+    ClockId,
+    ColourModel,
+    FormatError,
+    Matrix,
+    Primaries,
+    Range,
+    StreamFormat,
+    TimeMark,
+    Transfer,
+    make_format,
+    prove_bounds,
+    validate,
+)
 from abi.messages import Role
 from abi.packet import Kind, RemoteProtocolError
 from abi.schema import FlatCodec, FlatError
@@ -68,6 +83,7 @@ STARTS: tuple[Callable[[], Link], ...] = (
     _greeting,
     _registering,
     _with_frames,
+    lambda: _waiting(Role.CONTROL, messages.SetAux("a", 0, b"")),
 )
 """Sessions in every state and role, with and without streams, subscriptions and frames."""
 
@@ -199,12 +215,33 @@ def formats(format: StreamFormat, descriptor_bytes: int) -> None:
         assert end <= descriptor_bytes
 
 
+def format_messages(data: bytes) -> None:
+    """A descriptor's size (u32), then any bytes as an OpenStream: its format is refused, or lies in the descriptor."""
+    try:
+        message = messages.decode(Kind.OPEN_STREAM, data[4:])
+    except (RemoteProtocolError, FormatError):
+        return
+    assert isinstance(message, messages.OpenStream)
+    formats(message.format, int.from_bytes(data[:4], "little"))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "session": session_packets,
     "messages": message_bodies,
     "canonical": canonical_check,
     "flat": flat_records,
+    "formats": format_messages,
 }
+
+
+def example_format(name: str) -> StreamFormat:
+    """A good format of this name, of an odd size."""
+    is_yuv = PIXEL_FORMATS[name].model is ColourModel.YUV
+    return make_format(
+        name, 33, 17, range=Range.FULL, matrix=Matrix.BT709 if is_yuv else Matrix.IDENTITY, primaries=Primaries.BT709,
+        transfer=Transfer.BT709, chroma_site=ChromaSite.LEFT if is_yuv else ChromaSite.NOT_SUBSAMPLED,
+        clock=ClockId.TAI, mark=TimeMark.EXPOSURE_END, period_ns=1, camera_name="seed",
+    )  # fmt: skip
 
 
 def seeds(target: str) -> list[bytes]:
@@ -217,6 +254,10 @@ def seeds(target: str) -> list[bytes]:
             for party in (0, 1)
             for kind, packet in EXAMPLES.items()
         ]
+    if target == "formats":
+        made = [(example_format(name), spare) for name in PIXEL_FORMATS for spare in (0, -1)]
+        return [(one.buffer_bytes + spare).to_bytes(4, "little") + messages.encode(messages.OpenStream("road", one))[8:]
+                for one, spare in made]  # fmt: skip
     if target == "messages":
-        return [bytes((index,)) + body for index in range(14) for body in bodies]
+        return [bytes((index,)) + body for index in range(15) for body in bodies]
     return bodies
