@@ -54,7 +54,7 @@ def advance(head: ChainHead, line: bytes, number: int) -> ChainHead:
     try:
         entry = json.loads(line)
         seq, prev = entry["seq"], entry["prev"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuditBroken(number, f"not an audit entry ({type(error).__name__})") from error
     if not line.endswith(b"\n"):
         raise AuditBroken(number, "the line is cut short")
@@ -113,21 +113,27 @@ class AuditLog:
             os.close(self._fd)
 
     def _recover(self) -> tuple[int, ChainHead]:
-        """Finds the chain's end from the file's tail; cuts off a torn last line. Returns the bytes cut and the head."""
+        """Finds the chain's end from the file's tail; cuts off a torn last line. Returns the bytes cut and the head.
+
+        Nothing is cut from a file that is not an audit log.
+        """
         size = os.fstat(self._fd).st_size
         tail = os.pread(self._fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         whole = tail.rfind(b"\n") + 1
-        cut_bytes = len(tail) - whole
-        if cut_bytes:
-            os.ftruncate(self._fd, size - cut_bytes)
+        head = self._head_of(tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]) if whole else ChainHead(0, ZERO_HASH)
+        torn = tail[whole:]
+        if len(torn) > LINE_LIMIT_BYTES or torn[:1] not in (b"", b"{", b"\0"):  # zeros: a block that was never written
+            raise AuditBroken(0, f"the end of {self.path} is not an audit entry; move the file away and keep it")
+        if torn:
+            os.ftruncate(self._fd, size - len(torn))
             os.fsync(self._fd)
-        if not whole:
-            return cut_bytes, ChainHead(0, ZERO_HASH)
-        line = tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]
+        return len(torn), head
+
+    def _head_of(self, line: bytes) -> ChainHead:
         try:
             seq = int(json.loads(line)["seq"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise AuditBroken(
                 0, f"the last line of {self.path} is not an audit entry; move the file away and keep it"
             ) from error
-        return cut_bytes, ChainHead(seq, hashlib.sha256(line).hexdigest())
+        return ChainHead(seq, hashlib.sha256(line).hexdigest())

@@ -117,7 +117,7 @@ def load(path: str) -> Config:
             data = tomllib.load(file)
     except OSError as error:
         raise ConfigError(path, "a readable TOML file", error.strerror) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, bytes that are not UTF-8, brackets without end
         raise ConfigError(path, "well-formed TOML", str(error)) from error
     return parse(data, os.path.abspath(path))
 

@@ -66,12 +66,25 @@ def test_a_line_torn_by_a_power_cut_is_cut_off_and_noted(tmp_path: Path, cut_byt
     assert b'"event":"audit.repaired"' in path.read_bytes().splitlines()[-1]
 
 
-def test_a_file_that_is_no_audit_log_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"hello\n", id="a line of text"),
+        pytest.param(b"hello", id="text without an end"),
+        pytest.param(b"hello\n{", id="text and the start of an entry"),
+        pytest.param(bytes(40_000), id="more zeros than a line has bytes"),
+        pytest.param(b"[" * 16_000 + b"\n", id="brackets without end"),
+        pytest.param(b'{"seq":Infinity}\n', id="a number that counts nothing"),
+    ],
+)
+def test_a_file_that_is_no_audit_log_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "audit.jsonl"
-    path.write_bytes(b"hello\n")
+    path.write_bytes(content)
     with pytest.raises(AuditBroken, match="move the file away"):
         AuditLog(str(path))
-    assert path.read_bytes() == b"hello\n"
+    assert path.read_bytes() == content
+    with pytest.raises(AuditBroken, match="line 1: "):
+        verify(str(path))
 
 
 def test_an_entry_beyond_the_limit_is_refused_and_writes_nothing(tmp_path: Path) -> None:

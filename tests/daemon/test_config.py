@@ -120,10 +120,17 @@ def test_a_mistake_is_refused_by_its_key(tmp_path: Path, text: str, key: str) ->
     assert key in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["=", "a = 1\na = 2\n"])
+@pytest.mark.parametrize("text", ["=", "a = 1\na = 2\n", pytest.param("a = " + "[" * 5000, id="without end")])
 def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="well-formed TOML"):
         load(write(tmp_path, text))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fenced.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="well-formed TOML"):
+        load(str(path))
 
 
 def test_a_missing_file_is_refused_by_its_path(tmp_path: Path) -> None:
