@@ -29,7 +29,7 @@ from abi.packet import (
 from abi.stream_format import StreamFormat
 
 __all__ = [
-    "BuffersRegistered", "Bye", "CloseStream", "Command", "CommandKind", "DeliveryPolicy", "Hello", "Message",
+    "AuxSet", "BuffersRegistered", "Bye", "CloseStream", "Command", "CommandKind", "DeliveryPolicy", "Hello", "Message",
     "OpenStream", "Refusal", "RegisterBuffers", "Reply", "Role", "SetAux", "StreamOpened", "Subscribe", "Subscribed",
     "Welcome", "decode", "encode", "is_name", "kind_of_message",
 ]  # fmt: skip
@@ -140,6 +140,11 @@ class SetAux:
 
 
 @dataclass(frozen=True, slots=True)
+class AuxSet:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribe:
     model: str
     policy: DeliveryPolicy = DeliveryPolicy.LATEST
@@ -169,7 +174,7 @@ class Reply:
 
 Message = (
     Hello | Welcome | Refusal | Bye | OpenStream | StreamOpened | RegisterBuffers | BuffersRegistered | CloseStream
-    | SetAux | Subscribe | Subscribed | Command | Reply
+    | SetAux | AuxSet | Subscribe | Subscribed | Command | Reply
 )  # fmt: skip
 
 
@@ -294,6 +299,7 @@ _STRUCTS: Final[dict[Kind, tuple[type[Message], Any, Callable[[Any], Message]]]]
     ),
     Kind.CLOSE_STREAM: (CloseStream, _S.CloseStream, lambda m: CloseStream(m.streamId)),
     Kind.SET_AUX: (SetAux, _S.SetAux, lambda m: SetAux(_name(m.name, "name"), m.timeNs, bytes(m.value))),
+    Kind.AUX_SET: (AuxSet, _S.AuxSet, lambda m: AuxSet(_name(m.name, "name"))),
     Kind.SUBSCRIBE: (
         Subscribe,
         _S.Subscribe,

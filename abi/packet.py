@@ -47,6 +47,7 @@ class Kind(IntEnum):
     RESULT = 15
     COMMAND = 16
     REPLY = 17
+    AUX_SET = 18
 
 
 class RefusalCode(IntEnum):
@@ -129,8 +130,8 @@ def decode_header(packet: bytes | bytearray | memoryview, descriptor_count: int)
     _, version, descriptors, flags, reserved = HEADER.unpack_from(packet)
     if version != ABI_VERSION:
         raise RemoteProtocolError("abiVersion", str(ABI_VERSION), str(version), kind, RefusalCode.ABI_VERSION)
-    if not Kind.INVALID < kind <= Kind.REPLY:
-        raise RemoteProtocolError("kind", f"{Kind.HELLO:d}..{Kind.REPLY:d}", str(kind), kind)
+    if not Kind.INVALID < kind <= Kind.AUX_SET:
+        raise RemoteProtocolError("kind", f"{Kind.HELLO:d}..{Kind.AUX_SET:d}", str(kind), kind)
     if flags or reserved:
         raise RemoteProtocolError("header flags and reserved", "0, 0", f"{flags}, {reserved}", kind)
     if descriptors != descriptor_count:

@@ -122,6 +122,15 @@ def _close_stream(message: m.CloseStream, facts: Facts) -> m.Refusal | None:
     return _unknown_stream(message, message.stream_id) if stream is None or stream.closing else None
 
 
+def _aux_set(message: m.AuxSet, facts: Facts) -> m.Refusal | None:
+    asked = facts.waiting
+    if not isinstance(asked, m.SetAux):
+        return _unasked(message)
+    if message.name != asked.name:
+        return _refusal(message, RefusalCode.PROTOCOL, "name", asked.name, message.name)
+    return None
+
+
 def _subscribe(message: m.Subscribe, facts: Facts) -> m.Refusal | None:
     if not 1 <= message.queue <= MAX_QUEUE:
         return _refusal(message, RefusalCode.LIMIT, "queue", f"1..{MAX_QUEUE}", str(message.queue))
@@ -173,6 +182,7 @@ _RULES: Final[Mapping[type[Message], Callable[[Any, Facts], m.Refusal | None]]] 
     m.RegisterBuffers: _register_buffers,
     m.BuffersRegistered: _buffers_registered,
     m.CloseStream: _close_stream,
+    m.AuxSet: _aux_set,
     m.Subscribe: _subscribe,
     m.Subscribed: _subscribed,
     m.Command: _command,

@@ -37,6 +37,7 @@ enum Kind {
   result @15;            # D to consumer  Result (FLAT, result.capnp)
   command @16;           # control to D  Command
   reply @17;             # D to control  Reply
+  auxSet @18;            # D to camera or control  AuxSet
 }
 
 enum Role {
@@ -199,6 +200,11 @@ struct SetAux {
   # When the value was true, CLOCK_MONOTONIC.
   value @2 :Data;
   # The contract's dtype and shape, little endian, row-major.
+}
+
+struct AuxSet {
+  # Answers one SetAux: the frames that run from here take the value. A refused one is answered by Refusal.
+  name @0 :Text;
 }
 
 enum DeliveryPolicy {

@@ -1,7 +1,7 @@
 """Which packet may come when: the one table of a session, for both parties and all three roles.
 
-A session waits for at most one answer. Flat packets and one-way requests (CloseStream, SetAux) may also travel while
-it does. `docs/abi.md` shows this table as a diagram.
+A session waits for at most one answer. Flat packets and CloseStream may also travel while it does. `docs/abi.md` shows
+this table as a diagram.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class State(Enum):
     REGISTERING = "RegisterBuffers waits for BuffersRegistered"
     SUBSCRIBING = "Subscribe waits for Subscribed"
     COMMANDED = "Command waits for Reply"
+    SETTING = "SetAux waits for AuxSet"
     CLOSED = "one party ended the session"
 
     __hash__ = object.__hash__
@@ -67,6 +68,7 @@ _REQUESTS = (
     (Kind.REGISTER_BUFFERS, _CAMERA, State.REGISTERING, Kind.BUFFERS_REGISTERED),
     (Kind.SUBSCRIBE, _CONSUMER, State.SUBSCRIBING, Kind.SUBSCRIBED),
     (Kind.COMMAND, _CONTROL, State.COMMANDED, Kind.REPLY),
+    (Kind.SET_AUX, _CAMERA | _CONTROL, State.SETTING, Kind.AUX_SET),
 )
 # kinds that change no state, who sends them, in sessions of which role
 _ONE_WAY = (
@@ -74,7 +76,6 @@ _ONE_WAY = (
     (Kind.RELEASE, Party.DAEMON, _CAMERA),
     (Kind.RESULT, Party.DAEMON, _CONSUMER),
     (Kind.CLOSE_STREAM, Party.CLIENT, _CAMERA),
-    (Kind.SET_AUX, Party.CLIENT, _CAMERA | _CONTROL),
 )
 
 
@@ -93,7 +94,7 @@ def _rows() -> Iterator[Transition]:
             roles = one_way_roles & state_roles
             if roles:
                 yield Transition(state, sender, kind, roles, state)
-                if kind in (Kind.CLOSE_STREAM, Kind.SET_AUX):
+                if kind is Kind.CLOSE_STREAM:
                     yield Transition(state, daemon, Kind.REFUSAL, roles, state, kind)
     for state in State:
         if state is not State.CLOSED:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from abi.flat import Release
 from abi.ledger import Ledger
-from abi.messages import BuffersRegistered, CloseStream, OpenStream, RegisterBuffers, Role, SetAux, StreamOpened
+from abi.messages import AuxSet, BuffersRegistered, CloseStream, OpenStream, RegisterBuffers, Role, SetAux, StreamOpened
 from abi.packet import LocalProtocolError
 from abi.stream_format import StreamFormat
 from client.barrier import Barrier
@@ -269,8 +269,11 @@ class Camera:
         return taken
 
     def set_aux(self, name: str, time_ns: int, value: bytes) -> None:
-        """Set an aux input for the frames that follow. A refusal shows at the next read as Refused."""
-        self._connection.send(self._connection.session.send(SetAux(name, time_ns, value)))
+        """Set an aux input for the frames that run from here; `time_ns`: when it was true, CLOCK_MONOTONIC.
+
+        Raises Refused, ConnectionLost, TimeoutError, LocalProtocolError.
+        """
+        self._connection.request(SetAux(name, time_ns, value), AuxSet)
 
     def close(self) -> None:
         """Close the stream and the session."""

@@ -87,13 +87,17 @@ class Connection:
             except OSError as error:
                 raise ConnectionLost(f"the daemon is gone: {error.strerror}") from error
 
-    def request(self, message: Message, answer: type[A], timeout_s: float, descriptors: Sequence[int] = ()) -> A:
+    def request(self, message: Message, answer: type[A], timeout_s: float | None = None,
+                descriptors: Sequence[int] = ()) -> A:  # fmt: skip
         """Send a request and wait for its answer; other events are kept for `next_event`.
+
+        `timeout_s`: None for the connection's own.
 
         Raises Refused, ConnectionLost, LocalProtocolError, and TimeoutError, after which the session is closed: its
         answer could no longer be told from that of a later request.
         """
         self.send(self.session.send(message, len(descriptors)), descriptors)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         kind, others = kind_of_message(message), deque[Event]()
         try:

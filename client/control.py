@@ -12,7 +12,7 @@ import os
 from types import TracebackType
 from typing import Any, Final, Self
 
-from abi.messages import Command, CommandKind, Reply, Role, SetAux
+from abi.messages import AuxSet, Command, CommandKind, Reply, Role, SetAux
 from client.connection import Connection
 from client.errors import ConnectionLost
 
@@ -73,8 +73,8 @@ class Control:
         return self._command(CommandKind.METRICS)
 
     def set_aux(self, name: str, time_ns: int, value: bytes) -> None:
-        """Set an aux input for the frames that follow. A refusal is raised by the next call."""
-        self._connection.send(self._connection.session.send(SetAux(name, time_ns, value)))
+        """Set an aux input for the frames that run from here; `time_ns`: when it was true, CLOCK_MONOTONIC."""
+        self._connection.request(SetAux(name, time_ns, value), AuxSet)
 
     def close(self) -> None:
         """End the session."""

@@ -94,7 +94,9 @@ class CameraPeer(Peer):
                 self._close_stream(self._streams.pop(event.stream_id))
             case m.SetAux():
                 refusal = self._host.set_aux(event, now_ns)
-                if refusal is not None:
+                if refusal is None:
+                    self.say(m.AuxSet(event.name))
+                else:
                     self.refuse(refusal)
             case _:
                 super().handle(event, descriptors, now_ns)

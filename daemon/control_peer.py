@@ -75,7 +75,9 @@ class ControlPeer(Peer):
                 self._carry_out(event)
             case m.SetAux():
                 refusal = self._host.set_aux(event, now_ns)
-                if refusal is not None:
+                if refusal is None:
+                    self.say(m.AuxSet(event.name))
+                else:
                     self.refuse(refusal)
             case _:
                 super().handle(event, descriptors, now_ns)

@@ -34,6 +34,7 @@ MESSAGES = st.one_of(
     st.builds(m.RegisterBuffers, U32, U32),
     st.builds(m.BuffersRegistered, U32, U32, st.booleans()),
     st.builds(m.CloseStream, U32),
+    st.builds(m.AuxSet, NAME),
     st.builds(m.SetAux, NAME, st.integers(-(2**63), 2**63 - 1), st.binary(max_size=100)),
     st.builds(m.Subscribe, NAME, st.sampled_from(m.DeliveryPolicy), U32),
     st.builds(
@@ -83,6 +84,7 @@ BAD = [
     (Kind.OPEN_STREAM, encoded(S.OpenStream, stream="Road"), f"stream {NAME_RULE}", "'Road'"),
     (Kind.OPEN_STREAM, encoded(S.OpenStream), f"stream {NAME_RULE}", "''"),
     (Kind.OPEN_STREAM, encoded(S.OpenStream, stream="r" * 65), f"stream {NAME_RULE}", ascii("r" * 64)),
+    (Kind.AUX_SET, encoded(S.AuxSet, name="A"), f"name {NAME_RULE}", "'A'"),
     (Kind.SET_AUX, encoded(S.SetAux, name="a b"), f"name {NAME_RULE}", "'a b'"),
     (Kind.SUBSCRIBE, encoded(S.Subscribe, model="lane\n"), f"model {NAME_RULE}", "'lane\\n'"),
     (Kind.SUBSCRIBE, encoded(S.Subscribe, model="lane", policy=2), "policy of 0..1", "2"),

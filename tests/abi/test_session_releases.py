@@ -46,7 +46,7 @@ def release_packet(**changes: int) -> bytes:
         ({"generation": 0}, "Release generation, sequence", "1, 1", "(0, 1)"),
         ({"sequence": 2}, "Release generation, sequence", "1, 1", "(1, 2)"),
         ({"status": 6}, "Release status, code", "a known status and code", "6, 0"),
-        ({"status": 4, "code": 25}, "Release status, code", "a known status and code", "4, 25"),
+        ({"status": 4, "code": 26}, "Release status, code", "a known status and code", "4, 26"),
         ({"status": 4}, "Release status, code", "a code if and only if refused", "REFUSED, OK"),
         ({"code": 5}, "Release status, code", "a code if and only if refused", "SUPERSEDED, LIMIT"),
     ],

@@ -248,13 +248,23 @@ def test_answers_to_requests_that_were_refused_are_refused() -> None:
     assert local(lambda: link.daemon.send(m.BuffersRegistered(1, 1, True)))[0] == "BUFFERS_REGISTERED answer"
 
 
-def test_an_aux_input_is_set_without_an_answer_and_may_be_refused_late() -> None:
+def test_an_aux_input_may_be_refused_and_set_again_while_frames_go_on() -> None:
     link = camera()
     aux = m.SetAux("speed", 5, b"\0\0\x80?")
     assert link.ask(aux) == [aux]
-    link.ask(m.OpenStream("side", stream_format()))
     refusal = m.Refusal(RefusalCode.BAD_AUX, Kind.SET_AUX, "value", "8 bytes", "4 bytes", "send a float64")
     assert link.answer(refusal) == [refusal]
-    assert link.client.state is State.OPENING
-    link.answer(m.StreamOpened(2, 1))
-    assert sorted(link.client.streams) == [1, 2]
+    link.ask(aux)
+    assert link.client.state is State.SETTING
+    link.submit()
+    assert link.answer(m.AuxSet("speed")) == [m.AuxSet("speed")]
+    assert link.client.state is link.daemon.state is State.OPEN
+
+
+def test_an_aux_input_is_answered_by_its_name() -> None:
+    link = camera()
+    assert local(lambda: link.daemon.send(m.AuxSet("speed")))[0] == "sending in state OPEN"
+    link.ask(m.SetAux("speed", 5, b""))
+    expected = ("AUX_SET name", "speed", "mass")
+    assert local(lambda: link.daemon.send(m.AuxSet("mass"))) == expected
+    assert remote(lambda: link.client.receive(wire(m.AuxSet("mass"))))[:3] == expected

@@ -250,7 +250,8 @@ def test_a_camera_waits_for_slots_that_the_daemon_holds(tmp_path: Path) -> None:
         first, second = peer.receive(), peer.receive()
         third = peer.receive()  # an aux input: the sign to go on
         assert isinstance(third, m.SetAux)
-        superseded(peer, second)
+        superseded(peer, second)  # a release on the way of the answer is kept
+        peer.say(m.AuxSet("go"))
         superseded(peer, first)
 
     def body(camera: Camera, side: DaemonSide) -> None:
@@ -300,9 +301,8 @@ def test_a_refused_aux_input_is_raised(tmp_path: Path) -> None:
         peer.say(m.Refusal(RefusalCode.UNKNOWN_AUX, 12, "name", "mass", "speed", "set another"))
 
     def body(camera: Camera, side: DaemonSide) -> None:
-        camera.set_aux("speed", 5, b"xx")
         with pytest.raises(Refused, match="UNKNOWN_AUX"):
-            camera.wait(5.0)
+            camera.set_aux("speed", 5, b"xx")
 
     run(tmp_path, script, body)
 

@@ -18,6 +18,7 @@ from tests.support.link import SUBSCRIBED, WELCOME
 from tests.support.scripted import Peer, ScriptedDaemon, no_descriptor_leaks
 
 STATUS = m.Command(m.CommandKind.STATUS)
+LATE = m.Refusal(RefusalCode.UNKNOWN_STREAM, 11, "streamId", "an open stream", "9", "open it first")
 REFUSAL = m.Refusal(RefusalCode.NOT_PERMITTED, 1, "uid", "1000", "1001", "ask the operator")
 
 
@@ -83,15 +84,14 @@ def test_a_late_answer_does_not_extend_the_deadline(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.receive()
-        late = m.Refusal(RefusalCode.BAD_AUX, 12, "value", "4", "5", "")
         while not stop.is_set():
-            peer.push(m.encode(late))
+            peer.push(m.encode(LATE))
 
-    with ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon:
-        connection = connect(daemon)
+    with ScriptedDaemon(tmp_path, Role.CAMERA, script) as daemon:
+        connection = connect(daemon, Role.CAMERA)
         try:
             with pytest.raises(TimeoutError):
-                connection.request(STATUS, m.Reply, 0.1)
+                connection.request(m.SetAux("speed", 0, b""), m.AuxSet, 0.1)
         finally:
             stop.set()
         assert connection.fileno() == -1
@@ -198,21 +198,18 @@ def test_descriptors_that_nobody_took_are_closed(tmp_path: Path) -> None:
 
 
 def test_events_that_come_before_an_answer_are_kept(tmp_path: Path) -> None:
-    """A refused aux input is not taken for the answer of a command; it is raised when events are read."""
-    late = m.Refusal(RefusalCode.BAD_AUX, 12, "value", "4 bytes", "5 bytes", "send 4")
+    """A refusal of something else is not taken for the answer of a request; it is raised when events are read."""
 
     def script(peer: Peer) -> None:
         peer.greet()
         peer.receive()
-        peer.receive()
-        peer.say(late)
-        peer.say(m.Reply(m.CommandKind.STATUS, "{}"))
+        peer.push(m.encode(LATE))
+        peer.say(m.AuxSet("speed"))
         peer.until_end()
 
-    with ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon, connect(daemon) as connection:
-        connection.send(connection.session.send(m.SetAux("speed", 0, b"12345")))
-        assert connection.request(STATUS, m.Reply, 5.0).body == "{}"
-        with pytest.raises(Refused, match="BAD_AUX"):
+    with ScriptedDaemon(tmp_path, Role.CAMERA, script) as daemon, connect(daemon, Role.CAMERA) as connection:
+        assert connection.request(m.SetAux("speed", 0, b""), m.AuxSet) == m.AuxSet("speed")
+        with pytest.raises(Refused, match="UNKNOWN_STREAM"):
             connection.next_event(None)
         assert connection.next_event(None) is None
 

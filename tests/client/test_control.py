@@ -79,11 +79,22 @@ def test_a_refused_command_is_raised_and_the_session_goes_on(tmp_path: Path) -> 
         assert control.status() == {}
 
 
-def test_an_aux_input_goes_without_an_answer(tmp_path: Path) -> None:
-    asked, script = answering()
+def test_an_aux_input_is_set_or_refused_by_the_call_itself(tmp_path: Path) -> None:
+    asked = []
+
+    def script(peer: Peer) -> None:
+        peer.greet()
+        asked.append(peer.receive())
+        peer.say(m.AuxSet("calibration"))
+        asked.append(peer.receive())
+        peer.say(m.Refusal(RefusalCode.BAD_AUX, 12, "value", "2 bytes", "3 bytes", "send what the contract asks for"))
+        asked.extend(peer.until_end())
+
     with ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon, Control(daemon.path) as control:
         control.set_aux("calibration", 7, b"\0\1")
-    assert asked == [m.SetAux("calibration", 7, b"\0\1"), m.Bye("closed")]
+        with pytest.raises(Refused, match="BAD_AUX: value: expected 2 bytes"):
+            control.set_aux("calibration", 8, b"abc")
+    assert asked == [m.SetAux("calibration", 7, b"\0\1"), m.SetAux("calibration", 8, b"abc"), m.Bye("closed")]
 
 
 def test_a_command_has_its_own_deadline(tmp_path: Path) -> None:

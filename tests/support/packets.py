@@ -19,7 +19,8 @@ MESSAGES: dict[Kind, m.Message] = {
     for message in (
         m.Hello(Role.CAMERA, "x"), WELCOME, m.Refusal(RefusalCode.LIMIT, 5, "", "", "", ""), m.Bye(),
         m.OpenStream("road", stream_format()), m.StreamOpened(1, 4), m.RegisterBuffers(1, 3),
-        m.BuffersRegistered(1, 3, True), m.CloseStream(1), m.SetAux("a", 0, b""), m.Subscribe("lane"), SUBSCRIBED,
+        m.BuffersRegistered(1, 3, True), m.CloseStream(1), m.SetAux("a", 0, b""), m.AuxSet("a"),
+        m.Subscribe("lane"), SUBSCRIBED,
         m.Command(m.CommandKind.STATUS), m.Reply(m.CommandKind.STATUS, "{}"),
     )
 }  # fmt: skip
