@@ -69,7 +69,7 @@ $(VEHICLE)/stamp: $(VEHICLE)/packages $(VEHICLE_SOURCES)
 LOCK := uv pip compile --universal --generate-hashes --python-version 3.11 --no-header --quiet
 lock:
 	$(LOCK) pyproject.toml -o requirements.txt
-	$(LOCK) lab/pyproject.toml --extra dev --no-emit-package fenced -o lab/requirements.txt
+	$(LOCK) lab/pyproject.toml --extra dev --extra bench --no-emit-package fenced -o lab/requirements.txt
 
 clean:
 	rm -rf $(VENV) build dist out *.egg-info lab/*.egg-info .mypy_cache .ruff_cache .pytest_cache mutants
