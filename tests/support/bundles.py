@@ -9,6 +9,7 @@ Their frames are R8 pictures of 64 x 16; `values` is one float32 a pixel. Kernel
     lazy   values = pixel, but the last two are not written where the first pixel is 255
     inf    values = pixel / (pixel - 255): infinity where a pixel is 255
     pair   values = left pixel - right pixel (two streams)
+    blind  values = 1, whatever the picture shows
 """
 
 from __future__ import annotations
@@ -83,8 +84,10 @@ KERNELS = (
       {_LOOP} o[i] = a[i] / (a[i] - 255.0f); }}""", "inf"),
     Kernel(f"""void pair(float* restrict o, unsigned char* restrict a, unsigned char* restrict b) {{
       {_LOOP} o[i] = (float)a[i] - (float)b[i]; }}""", "pair"),
+    Kernel(f"""void blind(float* restrict o, unsigned char* restrict a) {{
+      {_LOOP} o[i] = 1; }}""", "blind"),
 )  # fmt: skip
-NAMES = ("add", "slow", "total", "scale", "lazy", "inf", "pair")
+NAMES = ("add", "slow", "total", "scale", "lazy", "inf", "pair", "blind")
 FRAME, OUT, EXTRA = 0, 1, 2
 
 Pixels = NDArray[np.uint8]
@@ -195,8 +198,9 @@ class TinyModel:
         if self.kernel == "pair":
             return pixels - frames[1].astype(np.float32)
         if self.kernel == "inf":
-            return pixels / (pixels - np.float32(255))
-        return pixels
+            with np.errstate(divide="ignore"):
+                return pixels / (pixels - np.float32(255))
+        return np.ones_like(pixels) if self.kernel == "blind" else pixels
 
     def goldens(self) -> bytes:
         """The expected outputs of both golden vectors."""
