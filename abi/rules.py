@@ -124,10 +124,8 @@ def _close_stream(message: m.CloseStream, facts: Facts) -> m.Refusal | None:
 
 def _aux_set(message: m.AuxSet, facts: Facts) -> m.Refusal | None:
     asked = facts.waiting
-    if not isinstance(asked, m.SetAux):
-        return _unasked(message)
-    if message.name != asked.name:
-        return _refusal(message, RefusalCode.PROTOCOL, "name", asked.name, message.name)
+    if not isinstance(asked, m.SetAux) or message.name != asked.name:
+        return _refusal(message, RefusalCode.PROTOCOL, "name", "that of the SetAux that waits", message.name)
     return None
 
 

@@ -265,6 +265,6 @@ def test_an_aux_input_is_answered_by_its_name() -> None:
     link = camera()
     assert local(lambda: link.daemon.send(m.AuxSet("speed")))[0] == "sending in state OPEN"
     link.ask(m.SetAux("speed", 5, b""))
-    expected = ("AUX_SET name", "speed", "mass")
+    expected = ("AUX_SET name", "that of the SetAux that waits", "mass")
     assert local(lambda: link.daemon.send(m.AuxSet("mass"))) == expected
     assert remote(lambda: link.client.receive(wire(m.AuxSet("mass"))))[:3] == expected
