@@ -213,8 +213,8 @@ class DeviceOptions:
     device: str = ""
 
 
-DRIVERS = ("cpu", "opencl")
-LIBRARIES = {"opencl": "OpenCL"}
+DRIVERS = ("cpu", "opencl", "hcq")
+LIBRARIES = {"opencl": "OpenCL", "hcq": "c"}
 """By driver, the system library (lib….so) that opening it maps; drivers that are not named map none."""
 
 
@@ -228,5 +228,9 @@ def open_accelerator(name: str, options: DeviceOptions | None = None) -> Acceler
         from hal.opencl import OpenClAccelerator  # noqa: PLC0415
 
         return OpenClAccelerator(options or DeviceOptions())
+    if name == "hcq":
+        from hal.hcq import HcqAccelerator  # noqa: PLC0415
+
+        return HcqAccelerator(options or DeviceOptions())
     raise HalError(HalCode.UNKNOWN_DRIVER, f"no driver {name!r}", expected=", ".join(DRIVERS),
                    todo="name one of these in the configuration")  # fmt: skip
