@@ -114,6 +114,7 @@ def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:
         frames=tuple(range(len(spec.inputs))),
         aux=(),
         outputs=tuple(range(len(spec.outputs))),
+        max_skew_ns=round(spec.timing.max_skew_ms * _NS_PER_MS),
         budget_ns=round(spec.timing.budget_ms * _NS_PER_MS),
         deadline_ns=round(spec.timing.deadline_ms * _NS_PER_MS),
     )

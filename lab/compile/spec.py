@@ -117,6 +117,8 @@ class TimingSpec:
     """From start of frame to published; 0: none."""
     budget_ms: float
     """Longest run on the device; longer is a hang."""
+    max_skew_ms: float = 0.0
+    """Largest distance between the starts of the frames of one run; 0 where there is one input."""
 
 
 @dataclass(frozen=True)

@@ -289,9 +289,11 @@ def _check(table: Table) -> CheckSpec:
     return spec
 
 
-def _timing(table: Table) -> TimingSpec:
+def _timing(table: Table, inputs: int) -> TimingSpec:
     spec = TimingSpec(
-        deadline_ms=table.number("deadline_ms", 0.0, 1e6, 0.0), budget_ms=table.number("budget_ms", 0.001, 1e6, 1000.0)
+        deadline_ms=table.number("deadline_ms", 0.0, 1e6, 0.0),
+        budget_ms=table.number("budget_ms", 0.001, 1e6, 1000.0),
+        max_skew_ms=table.number("max_skew_ms", 0.0, 1e6) if inputs > 1 else 0.0,
     )
     table.finish()
     return spec
@@ -316,14 +318,16 @@ def load_spec(path: Path) -> Spec:
             todo="mend the file or the path",
         ) from error
     root = Table(path, "", values)
+    model, target = _model(root.table("model"), path.parent), _target(root.table("target"))
+    inputs = tuple(map(_input, root.tables("input")))
     spec = Spec(
         path=path,
-        model=_model(root.table("model"), path.parent),
-        target=_target(root.table("target")),
-        inputs=tuple(map(_input, root.tables("input"))),
+        model=model,
+        target=target,
+        inputs=inputs,
         outputs=tuple(map(_output, root.tables("output"))),
         check=_check(root.table("check")),
-        timing=_timing(root.table("timing", {})),
+        timing=_timing(root.table("timing", {}), len(inputs)),
     )
     root.finish()
     _refuse_repeats(root, "input.name", [one.name for one in spec.inputs])

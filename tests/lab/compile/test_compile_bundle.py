@@ -33,6 +33,9 @@ resize = [16, 12]
 mean = [0, 0, 0]
 std = [255, 255, 255]
 
+[timing]
+max_skew_ms = 4.5
+
 [check]"""
 
 
@@ -163,6 +166,7 @@ def two_input_model(*, uses_wide: bool) -> Any:
 def test_two_cameras_go_into_one_graph(tmp_path: Path) -> None:
     graph = graph_of(compiled(tmp_path, two_input_model(uses_wide=True), {"\n[check]": TWO_INPUTS}))
     assert [one.stream for one in graph.frames] == ["road", "wide"]
+    assert graph.entrypoints[0].max_skew_ns == 4_500_000
     assert graph.frames[0].buffer != graph.frames[1].buffer
 
 

@@ -101,3 +101,16 @@ def test_an_unreadable_file_is_refused_with_its_path(tmp_path: Path) -> None:
         assert refused.value.code is CompileRefusal.SPEC_UNREADABLE
     with pytest.raises(CompileRefused, match=r"absent\.toml"):
         load_spec(tmp_path / "absent.toml")
+
+
+def test_how_far_cameras_may_be_apart_is_stated_where_there_are_several(tmp_path: Path) -> None:
+    second = SPEC[SPEC.index("[[input]]") : SPEC.index("[[output]]")]
+    second = second.replace('name = "image"', 'name = "rear"').replace('stream = "road"', 'stream = "rear"')
+    two = {"[[output]]": second + "[[output]]"}
+    with pytest.raises(CompileRefused) as refused:
+        load(tmp_path, two)
+    assert refused.value.what.endswith("timing.max_skew_ms")
+    assert load(tmp_path, {**two, "[check]": "[timing]\nmax_skew_ms = 2.5\n[check]"}).timing.max_skew_ms == 2.5
+    with pytest.raises(CompileRefused) as refused:
+        load(tmp_path, {"[check]": "[timing]\nmax_skew_ms = 2.5\n[check]"})
+    assert refused.value.code is CompileRefusal.SPEC_KEY_UNKNOWN
