@@ -317,7 +317,7 @@ def test_a_refused_stream_leaves_nothing_behind(tmp_path: Path, step: str) -> No
             peer.say(m.StreamOpened(3, 4))
             peer.receive()
             kind = 7
-        peer.say(m.Refusal(RefusalCode.FORMAT_MISMATCH, kind, "range", "LIMITED", "FULL", "declare it as it is"))
+        peer.say(m.Refusal(RefusalCode.FORMAT_MISMATCH, kind, "format.range", "LIMITED", "FULL", "declare it as it is"))
         peer.until_end()
 
     def refused() -> RefusalCode:

@@ -47,6 +47,21 @@ def rgb(name: str, width: int, height: int, **changes: object) -> StreamFormat:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+FIELDS = {
+    "format.range": ({"range": Range.UNSPECIFIED}, {"range": Range.LIMITED}),
+    "format.transfer": ({"transfer": Transfer.UNSPECIFIED}, {"transfer": Transfer.SRGB}),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_has_one_name_whether_it_is_wrong_or_only_not_the_models(daemon: DaemonThread, field: str) -> None:
+    with RawPeer(daemon) as peer:
+        answers = [peer.open_unchecked(replace(frame_format(), **changes)) for changes in FIELDS[field]]  # type: ignore[arg-type]
+    assert [(one.code, one.what) for one in answers if isinstance(one, m.Refusal)] == [
+        (RefusalCode.BAD_FORMAT, field), (RefusalCode.FORMAT_MISMATCH, field),
+    ]  # fmt: skip
+
+
 def plane_of(format: StreamFormat, **changes: int) -> tuple[Plane]:
     return (replace(format.planes[0], **changes),)
 
