@@ -148,7 +148,7 @@ class CameraStream:
         if self.sink is None:
             self.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
         else:
-            self.sink.offer(frame)
+            self.sink.offer(frame._replace(stream=self.position))  # another model may serve since it was submitted
 
     def count(self, reason: str) -> None:
         """One more frame for this reason."""

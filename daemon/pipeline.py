@@ -144,7 +144,10 @@ class Pipeline:
         self.aux.bind(self._bindings)
 
     def offer(self, frame: Waiting) -> None:
-        """Takes a frame whose pixels are ready."""
+        """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
+        if self._paused:
+            self._give_back(frame)
+            return
         self._drop(self._scheduler.offer(frame))
         self._pump()
 
@@ -152,7 +155,10 @@ class Pipeline:
         """Starts no more runs; what waits is given back."""
         self._paused = True
         for frame, _ in self._scheduler.clear():
-            self._source(frame).end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
+            self._give_back(frame)
+
+    def _give_back(self, frame: Waiting) -> None:
+        self._source(frame).end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
 
     def resume(self) -> None:
         """Starts runs again."""

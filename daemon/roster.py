@@ -91,8 +91,10 @@ class Roster:
         self._switching.add(name)
 
         def idle() -> None:
-            self._hand_over(old, new)
+            misfits = self._hand_over(old, new)
             self._start(new)
+            for source in misfits:  # only now: their cameras may close streams that the new one has taken over
+                source.camera.bye(f"{new.model.label} does not take this stream; open it anew")
             self._switching.discard(name)
             if changed:
                 self.on_outputs_changed(name, f"the outputs of {name} changed; subscribe again")
@@ -118,6 +120,11 @@ class Roster:
         """Whether any run is on the device."""
         return any(pipeline.busy for pipeline in self.pipelines.values())
 
+    @property
+    def switching(self) -> bool:
+        """Whether a model waits for the end of the run before it."""
+        return bool(self._switching)
+
     def between_runs(self, call: Callable[[], None]) -> None:
         """Calls `call` once no model has a run on the device. To be used while paused."""
         busy = next((pipeline for pipeline in self.pipelines.values() if pipeline.busy), None)
@@ -142,32 +149,36 @@ class Roster:
         if self.paused:
             pipeline.pause()
 
-    def _hand_over(self, old: Pipeline, new: Pipeline) -> None:
-        """Everything that outlives a switch; called between two runs."""
+    def _hand_over(self, old: Pipeline, new: Pipeline) -> list[CameraStream]:
+        """Everything that outlives a switch; called between two runs. Returns the streams that the new one refuses."""
         waiting = old.retire()
         new.counters = old.counters  # they count for the model's name, whatever its release
         _hand_state_over(old, new)
         new.aux.take_over(old.aux)
+        misfits = []
         for source in [source for source in old.sources if source is not None]:
-            self._move(source, new, [frame for frame in waiting if frame.stream == source.position])
+            if not self._move(source, new, [frame for frame in waiting if frame.stream == source.position]):
+                misfits.append(source)
         stale = self.previous.pop(old.model.name, None)
         if stale is not None and stale is not new.model:
             stale.unload(self._accelerator)
         self.previous[old.model.name] = old.model
+        return misfits
 
-    def _move(self, source: CameraStream, new: Pipeline, waiting: list[Waiting]) -> None:
+    def _move(self, source: CameraStream, new: Pipeline, waiting: list[Waiting]) -> bool:
+        """Moves a stream with its waiting frames; False, and the frames are lost, where the new model does not take it."""
         position = next((at for at, one in enumerate(new.inputs) if one.stream == source.name), None)
         if position is None or mismatches(new.inputs[position].format, source.format):
             for frame in waiting:
                 source.count("model changed")
                 source.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
             source.sink = None
-            source.camera.bye(f"{new.model.label} does not take this stream; open it anew")
-            return
+            return False
         source.position = position
         new.attach(source)
         for frame in waiting:
             new.offer(frame._replace(stream=position))
+        return True
 
     def _due_ns(self) -> int | None:
         due = [at for at in (pipeline.due_ns() for pipeline in self.pipelines.values()) if at is not None]

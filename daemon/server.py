@@ -81,10 +81,17 @@ class Server:
                 self._context.log.warning(f"{role}: more than {self._context.limits.peers} peers; connection closed")
                 connection.close()
                 continue
+            self._admit(role, connection)
+
+    def _admit(self, role: str, connection: socket.socket) -> None:
+        """Whatever is wrong with one connection ends that one."""
+        try:
             connection.setblocking(False)
-            now_ns = time.monotonic_ns()
-            arrival = Arrival(connection, credentials(connection), now_ns)
+            arrival = Arrival(connection, credentials(connection), time.monotonic_ns())
             self._peers.add(_MAKERS[role](arrival, self._context, self._peers.discard, self._host))
+        except OSError as error:
+            self._context.log.error(f"{role}: a connection could not be taken: {error.strerror}")
+            connection.close()
 
     def _sweep(self, now_ns: int) -> None:
         self._next_sweep_ns = now_ns + self._sweep_ns

@@ -174,7 +174,7 @@ class Service:
         if os.path.dirname(os.path.normpath(path)) not in folders or not os.path.isabs(path):
             expected, action = f"a file in one of {list(folders)}", "install the bundle there (bundle_directories)"
             done(CommandRefused(RefusalCode.NOT_PERMITTED, "path", expected, path[:256], action))
-        elif self._activator.busy or self.state == "stopping":
+        elif self._is_changing or self.state == "stopping":
             action = "wait for it to end, then try again"
             done(CommandRefused(RefusalCode.LIMIT, "activation", "one at a time", "another is under way", action))
         else:
@@ -184,7 +184,7 @@ class Service:
         """Back to the model that served before."""
         names = [model] if model else list(self.roster.previous)
         previous = self.roster.previous.get(names[0]) if len(names) == 1 else None
-        if previous is None or self._activator.busy:
+        if previous is None or self._is_changing:
             done(self._no_rollback(model))
             return
         try:
@@ -196,8 +196,13 @@ class Service:
         self.audit.append("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
         self._switch(previous, done)
 
+    @property
+    def _is_changing(self) -> bool:
+        """Whether a bundle is being loaded, or one that is waits for the run before it to end."""
+        return self._activator.busy or self.roster.switching
+
     def _no_rollback(self, model: str) -> CommandRefused:
-        if self._activator.busy:
+        if self._is_changing:
             action, found = "wait for it to end, then try again", "another is under way"
             return CommandRefused(RefusalCode.LIMIT, "activation", "one at a time", found, action)
         known, found = list(self.roster.previous), model or "none named"
@@ -210,6 +215,10 @@ class Service:
 
     def drain(self, done: Done) -> None:
         """Refuses new frames; done when nothing is in flight."""
+        if self.state == "loading":
+            action = "wait until it serves, then drain"
+            done(CommandRefused(RefusalCode.NOT_READY, "state", "serving", self.state, action))
+            return
         if self.state == "serving":
             self.state = "draining"
             self._notifier.send(STATUS="draining")

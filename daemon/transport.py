@@ -6,6 +6,7 @@ told from one that fits.
 """
 
 import array
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from abi.packet import MAX_DESCRIPTORS
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
 _SO_PEERGROUPS = 59  # asm-generic/socket.h
-_GROUPS_LIMIT = 1024
+_GROUPS_LIMIT_BYTES = 1024  # the most that socket.getsockopt takes
 
 
 class Credentials(NamedTuple):
@@ -100,8 +101,16 @@ def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = 
 
 
 def credentials(connection: socket.socket) -> Credentials:
-    """Who connected. Raises OSError for a socket that is not connected."""
+    """Who connected. Raises OSError for a socket that is not connected.
+
+    Of a peer with more groups than can be asked for (256) only the primary one counts.
+    """
     found = array.array("i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _DESCRIPTOR_BYTES))
     pid, uid, gid = found
-    groups = array.array("I", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_LIMIT))
+    try:
+        groups = array.array("I", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_LIMIT_BYTES))
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        groups = array.array("I")
     return Credentials(pid, uid & 0xFFFFFFFF, frozenset({gid & 0xFFFFFFFF, *groups}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,16 @@ import numpy as np
 import pytest
 
 from abi.graph import Graph
-from abi.messages import DeliveryPolicy
+from abi.messages import DeliveryPolicy, OpenStream, Role, StreamOpened
 from abi.packet import RefusalCode
+from client.connection import Connection
 from client.errors import ConnectionLost, Refused
 from daemon import models
 from daemon.audit import verify
 from daemon.models import ModelLoader
 from daemon.refusal import ModelRefused
 from tests.simulators import BundleSimulator, flip_byte
-from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel
+from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
 OLD = TinyModel("add", number=3)
@@ -298,6 +300,106 @@ def test_a_model_that_drops_a_stream_sends_its_camera_away(tmp_path: Path, maker
         with pytest.raises(ConnectionLost, match="does not take this stream"):
             camera.wait(LIMIT_S)
         daemon.camera("wide").close()
+
+
+@pytest.mark.parametrize("kept", ["left", "right"])
+def test_a_camera_that_is_sent_away_for_one_stream_leaves_its_other_one_free(
+    tmp_path: Path, maker: BundleMaker, kept: str
+) -> None:
+    new = maker.write(TinyModel("add", version="2.0.0", release=2, streams=(kept,)))
+    old = maker.write(TinyModel("pair", streams=("left", "right")))
+    with DaemonThread(tmp_path, [old], maker) as daemon, daemon.control() as control:
+        both = Connection(str(daemon.sockets / "camera.sock"), Role.CAMERA, "both", LIMIT_S)
+        for stream in ("left", "right"):
+            both.request(OpenStream(stream, frame_format()), StreamOpened, LIMIT_S)
+        control.activate(new)
+        with pytest.raises(ConnectionLost, match="open it anew"):
+            both.next_event(time.monotonic() + LIMIT_S)
+        with daemon.camera(kept) as camera, daemon.consumer() as consumer:
+            assert run_one(camera, consumer, 1, picture(1))
+
+
+def test_a_change_is_refused_while_another_waits_for_the_end_of_a_run(tmp_path: Path, maker: BundleMaker) -> None:
+    older, newer = TinyModel("slow"), TinyModel("slow", version="2.0.0", release=2)
+    with (
+        DaemonThread(tmp_path, [maker.write(older)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.control() as one,
+        daemon.control() as two,
+    ):
+        one.activate(maker.write(newer))
+        submit(camera, 1, picture(1, first=250))
+        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        back = threading.Thread(target=one.rollback)
+        back.start()
+        daemon.wait_for(lambda status: daemon.service.roster.switching)
+        for change in (two.rollback, lambda: two.activate(maker.folder / "tiny-2.0.0.fenced")):
+            with pytest.raises(Refused, match="another is under way"):
+                change()
+        back.join()
+        assert ended(camera)["run"] == 1
+        status = daemon.status()
+        assert status["models"][0]["version"] == older.version
+        assert status["faults"]["internal_errors"] == 0
+
+
+def test_drain_is_refused_before_the_daemon_serves(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    load = ModelLoader.load
+    monkeypatch.setattr(ModelLoader, "load", lambda self, path: (gate.wait(LIMIT_S), load(self, path))[1])
+    refusals: list[Refused] = []
+    daemon = DaemonThread(tmp_path, [maker.write(OLD)], maker)
+
+    def drain_early() -> None:
+        with daemon.control() as control:
+            try:
+                control.drain()
+            except Refused as refusal:
+                refusals.append(refusal)
+        gate.set()
+
+    operator = threading.Thread(target=drain_early)
+    operator.start()
+    with daemon, daemon.camera() as camera, daemon.consumer() as consumer:
+        operator.join()
+        assert [one.code for one in refusals] == [RefusalCode.NOT_READY]
+        assert run_one(camera, consumer, 1, picture(1))
+
+
+def test_a_frame_whose_fence_ends_while_the_daemon_is_drained_goes_back(tmp_path: Path, maker: BundleMaker) -> None:
+    more = "[limits]\nin_fence_timeout_ms = 60000\n"
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more=more) as daemon,
+        daemon.camera() as camera,
+        daemon.control() as control,
+    ):
+        fence = os.eventfd(0)
+        submit(camera, 1, picture(1), in_fence=fence)
+        control.drain()
+        os.eventfd_write(fence, 1)
+        os.close(fence)
+        assert ended(camera)["refusals"] == {"not_ready": 1}
+
+
+def test_a_frame_that_waits_for_its_fence_runs_where_its_stream_stands_in_the_new_model(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    old = maker.write(TinyModel("pair", streams=("left", "right")))
+    new = maker.write(TinyModel("add", version="2.0.0", release=2, streams=("right",)))
+    more = "[limits]\nin_fence_timeout_ms = 60000\n"
+    with (
+        DaemonThread(tmp_path, [old], maker, more=more) as daemon,
+        daemon.camera("right") as camera,
+        daemon.control() as control,
+    ):
+        fence = os.eventfd(0)
+        submit(camera, 1, picture(1), in_fence=fence)
+        control.activate(new)
+        os.eventfd_write(fence, 1)
+        os.close(fence)
+        assert ended(camera)["run"] == 1
 
 
 def test_drain_refuses_new_frames_until_resume(tmp_path: Path, maker: BundleMaker) -> None:

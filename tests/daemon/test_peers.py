@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import select
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +24,14 @@ from hal.memory import create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 from tests.support.raw_peer import RawPeer, close_all, good_descriptors
+
+CONNECT = """
+import socket, sys
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+peer.connect(sys.argv[1])
+peer.send(b"?")
+sys.stdout.buffer.write(peer.recv(4096))
+"""
 
 
 @pytest.fixture
@@ -239,6 +249,15 @@ def test_a_group_suffices(tmp_path: Path, maker: BundleMaker) -> None:
     more = f"[stream.road]\nuids = [4000000]\ngids = [{os.getegid()}]\n"
     with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon:
         daemon.camera().close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a process groups")
+def test_a_peer_with_more_groups_than_can_be_asked_for_has_its_primary_one(daemon: DaemonThread) -> None:
+    words = [sys.executable, "-c", CONNECT, str(daemon.sockets / "camera.sock")]
+    child = subprocess.run(words, extra_groups=range(2000, 2300), capture_output=True, timeout=LIMIT_S, check=True)
+    assert child.stdout  # it was heard, and refused for what it said
+    with daemon.camera() as camera, daemon.consumer() as consumer:
+        run_one(camera, consumer, 1, picture(1))
 
 
 def test_control_by_another_user_is_refused_at_the_greeting(tmp_path: Path, maker: BundleMaker) -> None:
