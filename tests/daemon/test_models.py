@@ -377,6 +377,7 @@ def test_a_frame_whose_fence_ends_while_the_daemon_is_drained_goes_back(tmp_path
     ):
         fence = os.eventfd(0)
         submit(camera, 1, picture(1), in_fence=fence)
+        daemon.wait_for(lambda status: status["streams"]["road"]["held"])
         control.drain()
         os.eventfd_write(fence, 1)
         os.close(fence)
@@ -396,6 +397,7 @@ def test_a_frame_that_waits_for_its_fence_runs_where_its_stream_stands_in_the_ne
     ):
         fence = os.eventfd(0)
         submit(camera, 1, picture(1), in_fence=fence)
+        daemon.wait_for(lambda status: status["streams"]["right"]["held"])
         control.activate(new)
         os.eventfd_write(fence, 1)
         os.close(fence)
