@@ -1,6 +1,6 @@
-"""A small coverage-guided fuzzer: inputs that reach new lines of `abi` are kept and mutated further.
+"""A small coverage-guided fuzzer: inputs that reach new lines of `abi` or `signing` are kept and mutated further.
 
-It traces which lines follow which in the package under test, so it needs nothing but Python. The corpus is a folder of
+It traces which lines follow which in the packages under test, so it needs nothing but Python. The corpus is a folder of
 files a target; an input that breaks the invariant is written beside them as `crash-…` and raised.
 """
 
@@ -17,8 +17,9 @@ from types import FrameType
 from typing import Any
 
 import abi
+import signing
 
-PACKAGE = str(Path(abi.__file__).parent)
+PACKAGES = tuple(str(Path(package.__file__).parent) for package in (abi, signing))
 INTERESTING = (0, 1, 2, 3, 7, 8, 16, 17, 63, 64, 127, 128, 253, 254, 255)
 LONGEST = 4096
 
@@ -26,7 +27,7 @@ Arc = tuple[str, int, int]
 
 
 def arcs_of(target: Callable[[bytes], None], data: bytes) -> set[Arc]:
-    """The (file, line, next line) that an input reaches in the package under test."""
+    """The (file, line, next line) that an input reaches in the packages under test."""
     arcs: set[Arc] = set()
 
     def follow(frame: FrameType) -> Callable[[FrameType, str, Any], Any]:
@@ -42,7 +43,7 @@ def arcs_of(target: Callable[[bytes], None], data: bytes) -> set[Arc]:
         return line
 
     def call(frame: FrameType, event: str, argument: Any) -> Any:
-        return follow(frame) if frame.f_code.co_filename.startswith(PACKAGE) else None
+        return follow(frame) if frame.f_code.co_filename.startswith(PACKAGES) else None
 
     previous = sys.gettrace()
     sys.settrace(call)

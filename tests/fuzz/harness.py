@@ -34,6 +34,7 @@ from abi.packet import Kind, RemoteProtocolError
 from abi.schema import FlatCodec, FlatError
 from abi.session import ClientSession, DaemonSession
 from abi.transitions import Party
+from tests.fuzz import signing_targets
 from tests.support.link import Link, stream_format
 from tests.support.packets import EXAMPLES
 
@@ -231,6 +232,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "canonical": canonical_check,
     "flat": flat_records,
     "formats": format_messages,
+    **signing_targets.TARGETS,
 }
 
 
@@ -246,6 +248,8 @@ def example_format(name: str) -> StreamFormat:
 
 def seeds(target: str) -> list[bytes]:
     """Good inputs to begin with."""
+    if target in signing_targets.TARGETS:
+        return list(signing_targets.seeds(target))
     bodies = [packet[8:] for packet in EXAMPLES.values()]
     if target == "session":
         return [

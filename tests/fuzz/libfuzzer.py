@@ -1,6 +1,6 @@
 """One target under atheris: `python -m tests.fuzz.libfuzzer TARGET [libFuzzer's options and corpus folders]`.
 
-Only `abi` is instrumented, so that coverage is that of the code under test. libFuzzer ends the process itself.
+Only `abi` and `signing` are instrumented, so that coverage is of what is tested. libFuzzer ends the process itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["abi"], enable_loader_override=False):
+with atheris.instrument_imports(include=["abi", "signing"], enable_loader_override=False):
     from tests.fuzz import harness
 
 
