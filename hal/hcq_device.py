@@ -8,6 +8,7 @@ while nothing is in flight; a run therefore remembers the signal as well as the 
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 import time
 from typing import Any
@@ -24,7 +25,7 @@ _NS_PER_S = 1_000_000_000
 _CALIBRATIONS = 8
 _CALIBRATION_LIMIT_NS = 2 * _NS_PER_S
 _SCRATCH = ("scratch", "_stack", "shader_local_mem")
-_FAILURES = (RuntimeError, OSError, AssertionError, MemoryError, ImportError, ValueError, LookupError)
+_FAILURES = (RuntimeError, OSError, AssertionError, MemoryError, ImportError, ValueError, LookupError, struct.error)
 
 
 class HcqDevice:
@@ -42,6 +43,9 @@ class HcqDevice:
         try:
             from tinygrad import device as runtime  # noqa: PLC0415 (only now is the environment fit for it)
             from tinygrad.helpers import Context  # noqa: PLC0415
+
+            if interface.own_process:
+                _load_no_library_but_libc()
             from tinygrad.runtime.support import hcq, system  # noqa: PLC0415
 
             # Otherwise a search for libatomic starts ldconfig; on these machines an ordinary store is enough.
@@ -175,3 +179,15 @@ class HcqDevice:
                 time.sleep(0)  # let other threads run, no longer
             seen_ns, device_ns = time.monotonic_ns(), self.stamp_ns(stamp)
             self.clock.sample(before_ns - device_ns - self.tick_ns, seen_ns - device_ns, seen_ns)
+
+
+def _load_no_library_but_libc() -> None:
+    """tinygrad maps what it finds of libusb, Mesa and others when it imports a device; none of them is needed here."""
+    from tinygrad.runtime.support.c import DLL  # noqa: PLC0415 (loaded with the device)
+
+    find = DLL.findlib
+
+    def find_libc(name: str, *paths: object) -> str | None:
+        return find(name, *paths) if name == "libc" else None
+
+    DLL.findlib = staticmethod(find_libc)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -24,7 +24,7 @@ _INTERFACES = {"AMD": ("KFD", "PCI", "MOCKKFD"), "NV": ("NVK", "PCI"), "QCOM": (
 _RENDERERS = {"NV": ":NVCC"}  # named so that none is searched for; it compiles nothing until it is asked to
 _DEV = re.compile(r"(?:(?P<interface>[A-Z]+)(?::(?P<index>\d+))?\+)?(?P<backend>[A-Z]+)(?::[A-Z]+)?(?P<more>;.*)?")
 _FOREIGN = re.compile(
-    r"[A-Z0-9]+_PATH|(AMD|NV|QCOM|CL|CPU|HCQ|MOCKGPU|VIZ|SQTT|PMC|PMA|CACHE|CC)(_.*)?|REMOTE|IOCTL|PROFILE|HCQ2|DEBUG|BEAM"
+    r"[A-Z0-9]+_PATH|(AMD|NV|QCOM|CL|CPU|HCQ|MOCKGPU|VIZ|SQTT|PMC|PMA|CC)(_.*)?|CACHE.*|REMOTE|IOCTL|PROFILE|HCQ2|DEBUG|BEAM"
     r"|LRU|TYPED|RUN_PROCESS_REPLAY|CAPTURE_PROCESS_REPLAY|VALIDATE_WITH_CPU|EMULATED_DTYPES|WAVES_PER_SH"
 )
 _KEPT = ("LD_LIBRARY_PATH",)
@@ -37,11 +37,15 @@ _BURIED = {
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Which of tinygrad's devices is opened, and by what way. dev: what `DEV` says of it."""
+    """Which of tinygrad's devices is opened, and by what way. dev: what `DEV` says of it.
+
+    own_process: tinygrad is loaded for this driver alone, and so without the libraries of its other devices.
+    """
 
     backend: str
     dev: str
     emulated: bool
+    own_process: bool = False
 
 
 def prepare_environment(backend: str) -> Interface:
@@ -57,6 +61,7 @@ def prepare_environment(backend: str) -> Interface:
         os.environ.update(_SETTINGS, DEV=interface.dev)
         for name, members in _BURIED.items():
             sys.modules[name] = _tombstone(name, members)
+        return replace(interface, own_process=True)
     return interface
 
 

@@ -60,7 +60,11 @@ class Lane:
         self._arguments: Any = None
         self._queue: Any = None
         self._patches: list[_Patch] = []
-        self._build()
+        try:
+            self._build()
+        except BaseException:
+            self.release()
+            raise
 
     def submit(self, values: Values) -> None:
         """Patch what changed and ring the device's doorbell; the device's lock is held."""
@@ -185,5 +189,3 @@ def _check(launch: Launch, program: Any) -> None:
     for value in launch.values:
         if value not in _INT32:
             raise HalError(HalCode.CODE, f"a scalar argument of kernel {program.name} is no int", found=str(value))
-    if len(launch.global_size) != 3 or len(launch.local_size) != 3:
-        raise HalError(HalCode.CODE, f"kernel {program.name} has no sizes in x, y, z")
