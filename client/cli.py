@@ -30,6 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from daemon import guard
 
         guard.install()
+    from client.terminal import guarded
+
+    return guarded("fenced", lambda: _main(given))
+
+
+def _main(given: Sequence[str]) -> int:
     parsed = _parser().parse_args(given)
     if parsed.command == "serve":
         from daemon.serve import serve
@@ -49,11 +55,7 @@ def _run(parsed: argparse.Namespace) -> int:
     except _faults() as error:
         print(f"fenced: {type(error).__name__}: {error}", file=sys.stderr)
         return FAULT
-    try:
-        _show(answer, as_json=parsed.json)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, such as `head`, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter flushes again at its end
+    _show(answer, as_json=parsed.json)
     return DONE if isinstance(answer, str) or answer.get("passed", True) else FAULT
 
 

@@ -16,7 +16,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import Progress
 
+from abi.packet import ProtocolError
 from client import errors as client_errors
+from client.terminal import guarded
+from lab import numbers
 from lab.compile.refusal import CompileRefused
 from lab.hil.daemon import DaemonFailed
 from lab.replay import cli as replay_cli
@@ -31,6 +34,10 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    return guarded("fenced-lab", lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
     command: Command = arguments.command
     try:
@@ -40,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except client_errors.Refused as refusal:
         code = refusal.code.name.lower().replace("_", "-")
         text = _refusal_text(code, refusal, refusal.action, as_json=arguments.json)
-    except (OSError, ValueError, DaemonFailed) as error:
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, DaemonFailed, ProtocolError) as error:
         print(f"fenced-lab: {error}", file=sys.stderr)
         return FAULT
     print(text, file=sys.stderr)
@@ -73,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
     sign_cli.add_commands(commands)
     replay_cli.add_commands(commands)
     demo = commands.add_parser("demo", help="the whole way once: compile, sign, serve, 20 Hz frames, replay")
-    demo.add_argument("--frames", type=int, default=240)
-    demo.add_argument("--rate-hz", type=float, default=20.0)
+    demo.add_argument("--frames", type=numbers.count, default=240)
+    demo.add_argument("--rate-hz", type=numbers.rate_hz, default=20.0)
     demo.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder, made anew")
     demo.set_defaults(command=_demo)
     bench = commands.add_parser("bench", help="measure against peers in one run")

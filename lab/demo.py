@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 import statistics
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from client.control import Control
 from client.errors import Refused
 from lab.compile.compiler import compile_spec
+from lab.folder import make_anew
 from lab.hil.daemon import DaemonProcess
 from lab.replay.drive import Drive, Outcome
 from lab.replay.log import LogWriter
@@ -48,9 +48,7 @@ class _Signed:
 def run(folder: Path, *, frames: int, rate_hz: float) -> int:
     """Run the demo in `folder`, which is made anew. Returns 0 when everything it claims was seen, else 1."""
     console = Console(highlight=False, soft_wrap=True)
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    make_anew(folder)
     signed = _build(console, folder)
     log_path = folder / "drive.mcap"
     with DaemonProcess(folder / "daemon", [signed.bundle], signed.root, ["road"]) as daemon:

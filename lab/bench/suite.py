@@ -6,7 +6,6 @@ A ratio is the peer's time over ours: above 1 we are faster. Absolute times say 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.row import Row
+from lab.folder import make_anew
 
 
 def _dispatch(_: Path) -> list[Row]:
@@ -72,9 +72,7 @@ def run(folder: Path, names: Sequence[str], *, as_json: bool) -> int:
     unknown = set(names) - set(BENCHES)
     if unknown:
         raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHES)}")
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    make_anew(folder)
     console, rows = Console(stderr=as_json), []
     for name in names or BENCHES:
         with console.status(f"measuring {name}"):

@@ -309,7 +309,7 @@ def load_spec(path: Path) -> Spec:
     """The spec in the file at `path`. Raises CompileRefused, naming the key, for anything that is not as it should."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no file, no text, no TOML, brackets without end
         raise CompileRefused(
             CompileRefusal.SPEC_UNREADABLE,
             str(path),

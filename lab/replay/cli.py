@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.progress import Progress
 
+from lab import numbers
 from lab.replay.drive import Drive, sockets_of
 from lab.replay.log import LogReader, LogWriter
 from lab.replay.record import record
@@ -24,16 +25,16 @@ def add_commands(commands: Any) -> None:
     make = commands.add_parser("record", help="drive a daemon with the synthetic road camera and log everything")
     make.add_argument("log", type=Path, help="the MCAP file, which must not exist")
     make.add_argument("--model", default="lane")
-    make.add_argument("--frames", type=int, default=200)
-    make.add_argument("--rate-hz", type=float, default=20.0, help="0: as fast as frames settle")
+    make.add_argument("--frames", type=numbers.count, default=200)
+    make.add_argument("--rate-hz", type=numbers.rate_hz_or_0, default=20.0, help="0: as fast as frames settle")
     make.add_argument("--seed", type=int, default=1, help="of the road")
     make.add_argument("--sockets", type=Path, default=SOCKETS, help="the daemon's socket_directory")
     make.set_defaults(command=_record)
     play = commands.add_parser("replay", help="play a log into a daemon, in lock-step, and compare")
     play.add_argument("log", type=Path)
     play.add_argument("--sockets", type=Path, default=SOCKETS)
-    play.add_argument("--absolute", type=float, default=0.0, help="tolerance; default: equal bits")
-    play.add_argument("--relative", type=float, default=0.0, help="tolerance, of the logged value")
+    play.add_argument("--absolute", type=numbers.tolerance, default=0.0, help="tolerance; default: equal bits")
+    play.add_argument("--relative", type=numbers.tolerance, default=0.0, help="tolerance, of the logged value")
     play.add_argument("--partial", action="store_true", help="take a log that was cut off")
     play.add_argument("--any-model", action="store_true", help="compare although another bundle serves")
     play.add_argument("--report", type=Path, help="write the findings here as JSON")

@@ -102,7 +102,15 @@ def _root_options(command: argparse.ArgumentParser, *, required: bool) -> None:
 
 def _passphrase(arguments: argparse.Namespace) -> str | None:
     path: Path | None = arguments.passphrase_file
-    return path.read_text(encoding="utf-8").splitlines()[0] if path else None
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--passphrase-file {path} is not UTF-8 text: {error}") from None
+    if not lines or not lines[0]:
+        raise ValueError(f"--passphrase-file {path}: its first line is empty; write the passphrase there")
+    return lines[0]
 
 
 def _plans(arguments: argparse.Namespace) -> dict[str, RolePlan]:
