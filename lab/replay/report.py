@@ -43,12 +43,12 @@ class DriveTrace:
         return float(np.mean(np.abs(np.subtract(self.output[name], self.truth[name]))))
 
 
-def drive_page(title: str, trace: DriveTrace, units: Mapping[str, str], tables: Mapping[str, Mapping[str, object]],
-               deadline_ms: float | None) -> str:  # fmt: skip
-    """The page as HTML text. `tables`: heading to rows of name and value."""
-    parts = [f"<h1>{html.escape(title)}</h1>"]
+def drive_page(title: str, lead: str, trace: DriveTrace, units: Mapping[str, str],
+               tables: Mapping[str, Mapping[str, object]], *, deadline_ms: float | None = None) -> str:  # fmt: skip
+    """The page as HTML text. `lead`: what the reader sees here; `tables`: heading to rows of name and value."""
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(lead)}</p>"]
     for name in trace.output:
-        parts.append(f"<h2>{html.escape(name)}, {html.escape(units.get(name, ''))}</h2>")
+        parts.append(f"<h2>{html.escape(name)}: truth and output</h2>")
         parts.append(_svg(_against_truth(trace, name, units.get(name, ""))))
     parts.append("<h2>Latency: start of frame to published</h2>")
     parts.append(_svg(_latency(trace, deadline_ms)))
@@ -71,7 +71,7 @@ def _against_truth(trace: DriveTrace, name: str, unit: str) -> Figure:
     axes.plot(trace.output[name], color="#0b63c5", linewidth=1.2, label="output")
     axes.set_xlabel("frame")
     axes.set_ylabel(f"{name} [{unit}]")
-    axes.legend(loc="upper right", frameon=False)
+    axes.legend(loc="best", frameon=False)
     return figure
 
 
