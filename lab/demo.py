@@ -157,8 +157,8 @@ def _lead(passed: bool, frames: int, rate_hz: float) -> str:
     verdict = "Passed: all that this page claims was seen." if passed else "FAILED: see the tables."
     return (
         f"{verdict} {frames} frames of a synthetic road camera, whose truth is known, went at {rate_hz:g} Hz through "
-        "the signed lane model in the daemon. Latency runs from the start of frame, here the instant of submission, to the "
-        "published result; whatever else the machine did at the time is in it."
+        "the signed lane model in the daemon. Latency runs from the start of frame, here the instant of submission, to "
+        "the published result; whatever else the machine did at the time is in it."
     )
 
 
