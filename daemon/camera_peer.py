@@ -46,6 +46,8 @@ class CameraHost(Protocol):
 
     def stream_closed(self, stream: CameraStream) -> None: ...
 
+    def aux_takers(self, name: str) -> list[Pipeline]: ...
+
     def set_aux(self, message: m.SetAux, now_ns: int) -> m.Refusal | None: ...
 
 
@@ -93,13 +95,23 @@ class CameraPeer(Peer):
             case m.CloseStream():
                 self._close_stream(self._streams.pop(event.stream_id))
             case m.SetAux():
-                refusal = self._host.set_aux(event, now_ns)
+                refusal = self._not_permitted(event) or self._host.set_aux(event, now_ns)
                 if refusal is None:
                     self.say(m.AuxSet(event.name))
                 else:
                     self.refuse(refusal)
             case _:
                 super().handle(event, descriptors, now_ns)
+
+    def _not_permitted(self, message: m.SetAux) -> m.Refusal | None:
+        """Who may open a stream of a model may set its aux inputs."""
+        for pipeline in self._host.aux_takers(message.name):
+            streams = [one.stream for one in pipeline.inputs]
+            if not any(self.permits(self._host.config.stream(name).peers) for name in streams):
+                expected, found = f"one that may open a stream of {streams}", f"uid {self.who.uid}"
+                action = "list it under one of these streams in the configuration"
+                return m.Refusal(RefusalCode.NOT_PERMITTED, Kind.SET_AUX, "user", expected, found, action)
+        return None
 
     def before_close(self) -> None:
         while self._streams:

@@ -166,7 +166,7 @@ class Roster:
         return misfits
 
     def _move(self, source: CameraStream, new: Pipeline, waiting: list[Waiting]) -> bool:
-        """Moves a stream with its waiting frames; False, and the frames are lost, where the new model does not take it."""
+        """Moves a stream with its frames; False, and the frames are lost, where the new model does not take it."""
         position = next((at for at, one in enumerate(new.inputs) if one.stream == source.name), None)
         if position is None or mismatches(new.inputs[position].format, source.format):
             for frame in waiting:

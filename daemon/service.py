@@ -148,8 +148,12 @@ class Service:
         """Who is subscribed to a model."""
         return tuple(self._subscriptions.get(model, ()))
 
+    def aux_takers(self, name: str) -> list[Pipeline]:
+        """The pipelines of the models that take an aux input of this name."""
+        return [pipeline for pipeline in self.roster.pipelines.values() if name in pipeline.aux.names]
+
     def set_aux(self, message: m.SetAux, now_ns: int) -> m.Refusal | None:
-        takers = [pipeline for pipeline in self.roster.pipelines.values() if message.name in pipeline.aux.names]
+        takers = self.aux_takers(message.name)
         for pipeline in takers:
             refusal = pipeline.aux.set(message, now_ns)
             if refusal is not None:

@@ -18,6 +18,7 @@ from abi import messages as m
 from abi.flat import RELEASE, SUBMIT, Release, Submit
 from abi.messages import Role
 from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
+from client.connection import Connection
 from client.errors import Refused
 from daemon.service import Service
 from hal.memory import create_sealed
@@ -243,6 +244,20 @@ def test_a_user_that_the_policy_does_not_list_is_refused(tmp_path: Path, maker: 
             with pytest.raises(Refused) as refused:
                 attempt()
             assert refused.value.code is RefusalCode.NOT_PERMITTED
+
+
+def test_aux_inputs_of_a_model_are_set_only_by_who_may_open_one_of_its_streams(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    policy = f"[stream.road]\nuids = [{os.geteuid() + 1}]\n"
+    message = m.SetAux("gain", time.monotonic_ns(), bytes(4))
+    with DaemonThread(tmp_path, [maker.write(TinyModel("scale"))], maker, more=policy) as daemon:
+        with Connection(str(daemon.sockets / "camera.sock"), Role.CAMERA, "stranger", LIMIT_S) as stranger:
+            with pytest.raises(Refused) as refused:
+                stranger.request(message, m.AuxSet)
+            assert (refused.value.code, refused.value.what) == (RefusalCode.NOT_PERMITTED, "user")
+        with daemon.control() as control:
+            control.set_aux(message.name, message.time_ns, message.value)
 
 
 def test_a_group_suffices(tmp_path: Path, maker: BundleMaker) -> None:
