@@ -1,81 +1,117 @@
 """Hand-off: from the call of `Camera.submit` to the daemon having checked the frame and given it to the device.
 
-The peer is the least that Python can do between two processes: a SOCK_SEQPACKET packet of the same size, taken by one
-blocking recv. Both are one-way times between two CLOCK_MONOTONIC readings in two processes, at the same pace, taken in
-turns, so that both sides sleep and wake alike. No pixel is copied on the way: the frame stays in its slot.
+Beside each peer of `lab.bench.peers`, at the same pace and in turn, so that all sides sleep and wake alike. No pixel is
+copied on the way: the frame stays in its slot (tests/daemon/test_zero_copy.py holds that). The last rows count what a
+frame costs the daemon in packets and system calls, by strace on its process where that is allowed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import socket
-import struct
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from abi.flat import SUBMIT
-from abi.packet import HEADER_BYTES
-from lab.bench.row import Row, make_row
-from lab.bench.served import MODEL, STREAM, served_lane
+from lab.bench import peers
+from lab.bench.corner import corner_format, served_corners
+from lab.bench.row import Row, quantile
+from lab.bench.syscalls import count_calls
+from lab.hil.daemon import VEHICLE
 from lab.replay.drive import Drive, pace
-from lab.replay.source import RoadSource
 
-PACKET_BYTES = HEADER_BYTES + SUBMIT.size_bytes
-RATES_HZ = (20.0, 60.0)
-REACH = 1 / 1.5
+STREAM = "front"
+SAMPLES_AT_HZ = {20.0: 100, 60.0: 200, 200.0: 400}
+REACH = 1 / 1.5  # of the ping's median
+PACKETS = "3: Submit in, Result and Release out"
+COUNTED_FRAMES = 100
 
 
-def run(folder: Path, frames: int = 200) -> list[Row]:
-    """One row a rate, for `frames` frames of 1928×1208 NV12 in each."""
-    source = RoadSource(seed=7)
-    picture = np.zeros(source.format.buffer_bytes, np.uint8)
-    source.fill(picture, 0)
-    rows = []
-    with served_lane(folder) as daemon, _pinger() as ping, \
-            Drive(daemon.sockets, STREAM, source.format, MODEL) as drive:  # fmt: skip
-        sequence = 0
-        for rate_hz in RATES_HZ:
-            ours_ns, peer_ns, start_s = [], [], time.monotonic()
-            for index in range(frames):
-                pace(start_s, 2 * index, 2 * rate_hz)
-                sequence += 1
-                outcome = drive.step(lambda pixels: np.copyto(pixels, picture), sequence)
-                if outcome.delivery is not None:
-                    ours_ns.append(outcome.delivery.receipt.submitted_ns - outcome.sof_ns)
-                pace(start_s, 2 * index + 1, 2 * rate_hz)
-                peer_ns.append(_one_way_ns(ping))
-            p99_ns = sorted(ours_ns)[int(0.99 * len(ours_ns))]
-            note = f"submit → on the device, 1928×1208 NV12; p99 {p99_ns / 1000:.0f} µs; 0 bytes of pixels copied"
-            rows.append(make_row(f"hand-off, {rate_hz:g} Hz", ours_ns, peer_ns,
-                                 f"SEQPACKET ping of {PACKET_BYTES} B, one recv", reach=REACH, note=note))  # fmt: skip
+def run(folder: Path, samples_at_hz: dict[float, int] = SAMPLES_AT_HZ, vehicle: Path = VEHICLE) -> list[Row]:
+    """Rows for p50 and p99 at each rate beside each peer, then the system calls of a frame."""
+    stream_format, rows = corner_format(), []
+    picture = np.zeros(stream_format.buffer_bytes, np.uint8)
+    with (
+        contextlib.ExitStack() as stack,
+        served_corners(folder, [STREAM], vehicle) as daemon,
+        Drive(daemon.sockets, STREAM, stream_format, STREAM) as drive,
+    ):
+        beside = {
+            f"SEQPACKET ping of {peers.PACKET_BYTES} B, one recv": stack.enter_context(peers.ping(picture)),
+            "ping and a copy of the frame": stack.enter_context(peers.copy(picture)),
+        }
+        if peers.iceoryx2_module() is None:
+            _leave_out("hand-off beside iceoryx2", "the package is absent: pip install 'fenced-lab[bench]'")
+        else:
+            beside["iceoryx2, a sample of the frame's size"] = stack.enter_context(peers.iceoryx2(picture))
+        counter = _Frames(drive, picture)
+        for rate_hz, count in samples_at_hz.items():
+            ours_ns, theirs_ns = _in_turn(counter, beside, rate_hz, count)
+            for name, samples_ns in theirs_ns.items():
+                rows += _rows(rate_hz, ours_ns, name, samples_ns)
+        rows += _calls(counter, daemon.pid)
     return rows
 
 
-def _one_way_ns(ping: socket.socket) -> int:
-    sent_ns = time.monotonic_ns()
-    ping.send(bytes(PACKET_BYTES))
-    (received_ns,) = struct.unpack("<q", ping.recv(8))
-    return int(received_ns) - sent_ns
+class _Frames:
+    """Frames one after another through one drive."""
+
+    def __init__(self, drive: Drive, picture: NDArray[np.uint8]) -> None:
+        self._drive, self._picture, self._sequence = drive, picture, 0
+
+    def one_way(self) -> int:
+        """One frame, whole way; nanoseconds from submit to being on the device."""
+        self._sequence += 1
+        outcome = self._drive.step(lambda pixels: np.copyto(pixels, self._picture), self._sequence)
+        if outcome.delivery is None:
+            raise RuntimeError(f"frame {self._sequence} did not run: {outcome.status}")
+        return outcome.delivery.receipt.submitted_ns - outcome.sof_ns
 
 
-@contextlib.contextmanager
-def _pinger():  # type: ignore[no-untyped-def]
-    """A socket to another process that answers each packet with the time at which its recv returned."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = multiprocessing.get_context("fork").Process(target=_answer, args=(ours, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join(5)
+def _in_turn(
+    frames: _Frames, beside: dict[str, peers.OneWay], rate_hz: float, count: int
+) -> tuple[list[int], dict[str, list[int]]]:
+    """`count` samples of each side, each side at `rate_hz` while it is its turn."""
+    ours_ns: list[int] = []
+    theirs_ns: dict[str, list[int]] = {name: [] for name in beside}
+    sides = [(frames.one_way, ours_ns), *((beside[name], theirs_ns[name]) for name in beside)]
+    start_s, turn = time.monotonic(), 0
+    for _ in range(count):
+        for one_way, samples_ns in sides:
+            pace(start_s, turn, rate_hz)
+            samples_ns.append(one_way())
+            turn += 1
+    return ours_ns, theirs_ns
 
 
-def _answer(ours: socket.socket, theirs: socket.socket) -> None:
-    ours.close()
-    while theirs.recv(4096):
-        theirs.send(struct.pack("<q", time.monotonic_ns()))
+def _rows(rate_hz: float, ours_ns: Sequence[int], peer: str, theirs_ns: Sequence[int]) -> list[Row]:
+    rows = []
+    low, high = quantile(ours_ns, 0.25), quantile(ours_ns, 0.75)
+    for share, text in ((0.5, "p50"), (0.99, "p99")):
+        mine, other = quantile(ours_ns, share), quantile(theirs_ns, share)
+        reach = REACH if share == 0.5 and peer.startswith("SEQPACKET") else 0.0
+        rows.append(Row(f"hand-off {text}, {rate_hz:g} Hz", mine, other, "ns", peer, other / mine,
+                        (high - low) / quantile(ours_ns, 0.5), reach,
+                        f"submit → on the device, 1928×1208 NV12, {len(ours_ns)} frames; 0 bytes copied"))  # fmt: skip
+    return rows
+
+
+def _leave_out(row: str, reason: str) -> None:
+    print(f"{row}: left out, {reason}", file=sys.stderr)
+
+
+def _calls(frames: _Frames, pid: int) -> list[Row]:
+    """System calls of the daemon's process for a frame, beside the two that a ping's answer takes."""
+    counted = count_calls(pid, lambda: [frames.one_way() for _ in range(COUNTED_FRAMES)])
+    if counted is None:
+        _leave_out("system calls a frame", f"strace is missing or may not attach; packets by the protocol: {PACKETS}")
+        return []
+    a_frame = {name: number / COUNTED_FRAMES for name, number in counted.items()}
+    kinds = ", ".join(f"{name} {number:.1f}" for name, number in sorted(a_frame.items(), key=lambda one: -one[1])
+                      if number >= 0.05)  # fmt: skip
+    total = sum(a_frame.values())
+    return [Row("system calls a frame", total, 2.0, "calls", "ping: recv, send", 2.0 / total, 0.0, 0.0,
+                f"packets: {PACKETS}; {kinds}")]  # fmt: skip

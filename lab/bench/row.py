@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """ours, theirs: medians in `unit`, "ns" or "KiB". ratio: theirs / ours, above 1 where ours is faster or smaller.
+    """ours, theirs: medians (or what the name says) in `unit`: "ns", "KiB" or "calls". ratio: theirs / ours, above 1
+    where ours is faster or smaller.
 
     spread: the interquartile range of ours over its median; large means that the machine was busy. reach: the ratio
     that the design asks for, 0 where it asks for none. note: what was measured, for a person.
@@ -24,6 +25,11 @@ class Row:
     spread: float
     reach: float = 0.0
     note: str = ""
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The sample below which `share` of them lie: the nearest rank, so one that was measured."""
+    return sorted(samples)[min(len(samples) - 1, int(share * len(samples)))]
 
 
 def make_row(

@@ -101,4 +101,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _quantity(value: float, unit: str) -> str:
+    if unit == "calls":
+        return f"{value:.1f}"
     return f"{value / 1024:.1f} MiB" if unit == "KiB" else f"{value / 1000:.1f} µs"
