@@ -72,6 +72,7 @@ class Service:
         self._state_lock = lock_folder(config.state_directory, "lock")
         self.loop = Loop()
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
+        self.audit.on_lost = lambda event, error: log.error(f"audit log: {event} is not written: {error}")
         self.trust = VehicleTrust(config.root_paths, config.state_directory, self.audit)
         self.probation = Probation(config.limits.probation_frames, self._confirm)
         self._confirmations: list[threading.Thread] = []
@@ -194,7 +195,7 @@ class Service:
         try:
             self._require_current(previous)
         except ModelRefused as refusal:
-            self.audit.append("model.refused", refusal.as_dict())
+            self.audit.note("model.refused", refusal.as_dict())
             self._answer_refused(refusal, done)
             return
         self.audit.append("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
@@ -213,8 +214,7 @@ class Service:
         if known:
             action = "name one of them"
             return CommandRefused(RefusalCode.NOT_READY, "model", f"one of {', '.join(known)}", found, action)
-        action = "activate a bundle; the model before is given up once the new one is confirmed (probation_frames)"
-        expected = "a model that still has the one before it"
+        action, expected = "activate the bundle that should serve", "a model that replaced another since the start"
         return CommandRefused(RefusalCode.NOT_READY, "model", expected, "none", action)
 
     def drain(self, done: Done) -> None:
@@ -283,7 +283,7 @@ class Service:
                 self._require_current(outcome)
                 self.roster.refuse_conflicts(outcome)
             except ModelRefused as refusal:
-                self.audit.append("model.refused", refusal.as_dict())
+                self.audit.note("model.refused", refusal.as_dict())
                 outcome.unload(self.accelerator)
                 outcome = refusal
         if isinstance(outcome, ModelRefused):
@@ -305,7 +305,7 @@ class Service:
 
     def _switch(self, model: LoadedModel, done: Done) -> None:
         def switched(pipeline: Pipeline) -> None:
-            self.audit.append("model.serving", model.identity(), durable=False)
+            self.audit.note("model.serving", model.identity(), durable=False)
             self.context.log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
             self.probation.begin(model)
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
@@ -324,10 +324,10 @@ class Service:
         try:
             self.trust.persist()
         except OSError as error:
-            self.audit.append("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
+            self.audit.note("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
             self.context.log.error(f"{model.label} cannot be confirmed on the disk: {error}")
             return
-        self.audit.append("model.confirmed", model.identity())
+        self.audit.note("model.confirmed", model.identity())
         self.context.log.notice(f"{model.label} is confirmed: nothing older will serve again")
 
     # results
@@ -350,12 +350,12 @@ class Service:
         self.watch.look(time.monotonic_ns())
 
     def _device_reset(self, cause: HalError) -> None:
-        self.audit.append("device.reset", {"cause": str(cause)[:1024]})
+        self.audit.note("device.reset", {"cause": str(cause)[:1024]})
         self.context.log.error(f"the device was reset, frames in flight are lost: {cause}")
         self.roster.after_device_reset()
 
     def _device_lost(self, cause: HalError) -> None:
-        self.audit.append("device.lost", {"cause": str(cause)[:1024]})
+        self.audit.note("device.lost", {"cause": str(cause)[:1024]})
         self.context.log.error(f"the device is lost and cannot be reset; the daemon ends to be restarted: {cause}")
         self._notifier.send(STATUS=f"device lost: {cause.code.value}", STOPPING=1)
         self._exit_status = EXIT_FAULT
@@ -392,7 +392,7 @@ class Service:
         except HalError as error:
             self.context.log.error(f"the device does not let go: {error}")
             self._exit_status = EXIT_FAULT
-        self.audit.append("daemon.stopped", {"exit_status": self._exit_status})
+        self.audit.note("daemon.stopped", {"exit_status": self._exit_status})
         self.audit.close()
         self.loop.close()
         os.close(self._state_lock)
