@@ -31,14 +31,15 @@ _FAILURES = (RuntimeError, OSError, AssertionError, MemoryError, ImportError, Va
 class HcqDevice:
     """The device, and what its backends do each in their own way. All calls into tinygrad hold `lock`.
 
-    name: "AMD:0". arch: what programs are compiled for, "gfx1100", "sm_89". clock: maps device time to CLOCK_MONOTONIC.
+    name: "AMD:0". dev: what tinygrad's `DEV` says of it. arch: what programs are compiled for, "gfx1100", "sm_89".
+    clock: maps device time to CLOCK_MONOTONIC.
     """
 
     def __init__(self, wanted: str) -> None:
         backend, _, index = wanted.partition(":")
         interface = prepare_environment(backend)
         self.lock = threading.RLock()
-        self.backend = interface.backend
+        self.backend, self.dev = interface.backend, interface.dev
         self.name = f"{self.backend}:{index or 0}"
         try:
             from tinygrad import device as runtime  # noqa: PLC0415 (only now is the environment fit for it)

@@ -182,7 +182,7 @@ def _graph(capture: Any, target: Target, code_bytes: int) -> Graph:
             Buffer(BufferKind.ARENA, size, size, target.align_bytes),
         ),
         programs=tuple(
-            Program(k.name, target.symbol(index), k.access, 0, target.binary_bytes(code_bytes), k.flops)
+            Program(k.name, target.symbol(index), k.access, *target.code_range(index, code_bytes), k.flops)
             for index, k in enumerate(capture.kernels)
         ),
         launches=tuple(launches),

@@ -40,6 +40,8 @@ class Kernel:
     """Work groups in x, y, z on devices that have them, else empty; `items`: work items of a group."""
     items: tuple[int, ...]
     flops: int
+    binary: bytes = b""
+    """What tinygrad's compiler made of it; empty on devices whose own driver compiles the source."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class _Reader:
             groups=tuple(map(int, groups)),
             items=tuple(map(int, items or (1,) * len(groups))),
             flops=int(estimate_uop(call).ops),
+            binary=_binary(program),
         )
         self.kernels.append(kernel)
         self.kernel_by_key[program.key] = len(self.kernels) - 1
@@ -245,6 +248,11 @@ class _Reader:
     def _lifetime(self, base: int) -> Lifetime:
         uses = [at for at, one in enumerate(self.launches) if any(span.buffer == base for span in one.arguments)]
         return Lifetime(self.bases[base].nbytes, uses[0], uses[-1])
+
+
+def _binary(program: Any) -> bytes:
+    binary = program.src[3].arg if len(program.src) > 3 else None
+    return binary if isinstance(binary, bytes) else b""
 
 
 def _access(is_output: bool, is_input: bool) -> Access:

@@ -135,7 +135,7 @@ def _pack_and_check(
         code = target.code(captured.capture)
     with stages("pack"):
         graph = pack.build_graph(spec, captured.capture, target, captured.views, captured.tensors)
-        graph = pack.with_code(graph, target.binary_bytes(len(code)))
+        graph = pack.with_code(graph, target, len(code))
         goldens = [captured.function.captured(pack.golden_frames(spec, seed)) for seed in pack.GOLDEN_SEEDS]
         cut = [pack.view_bytes(captured.views, spec, captured.tensors, one) for one in goldens]
         graph, golden_blob = pack.with_goldens(graph, cut)

@@ -101,9 +101,13 @@ def build_graph(
     )
 
 
-def with_code(graph: Graph, binary_bytes: int) -> Graph:
-    """The graph with each program's binary at the start of the code blob; `binary_bytes` is 0 for one linked object."""
-    return replace(graph, programs=tuple(replace(one, code_bytes=binary_bytes) for one in graph.programs))
+def with_code(graph: Graph, target: Target, code_bytes: int) -> Graph:
+    """The graph with each program's place in the code blob of `code_bytes`."""
+    programs = []
+    for index, program in enumerate(graph.programs):
+        offset, size = target.code_range(index, code_bytes)
+        programs.append(replace(program, code_offset=offset, code_bytes=size))
+    return replace(graph, programs=tuple(programs))
 
 
 def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:

@@ -1,7 +1,7 @@
 """What a compile target is to the compiler: how tinygrad is opened for it, and how its kernels become code.
 
-A closed table, as the drivers of the HAL are: `cpu` and `opencl`. A target refuses a machine that is not of its kind,
-because the checks run the kernels.
+A closed table, as the drivers of the HAL are: `cpu`, `opencl` and `hcq`. A target refuses a machine that is not of its
+kind, because the checks run the kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lab.compile.capture import Capture, Kernel
     from lab.compile.spec import Spec, TargetSpec
 
-TARGETS = ("cpu", "opencl")
+TARGETS = ("cpu", "opencl", "hcq")
 
 
 class Target(Protocol):
@@ -45,8 +45,8 @@ class Target(Protocol):
         """What kernel `index` is called in the code."""
         ...
 
-    def binary_bytes(self, code_bytes: int) -> int:
-        """Program.codeBytes: how much of the blob each program's binary is; 0 where the blob is one linked object."""
+    def code_range(self, index: int, code_bytes: int) -> tuple[int, int]:
+        """Program.codeOffset and codeBytes of kernel `index`, after `code`; 0, 0 for one linked object."""
         ...
 
     def launch_size(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -69,6 +69,10 @@ def open_target(spec: Spec) -> Target:
         from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415 (a target is loaded only where it is named)
 
         return OpenClTarget(wanted)
+    if wanted.driver == "hcq":
+        from lab.compile.target_hcq import HcqTarget  # noqa: PLC0415
+
+        return HcqTarget(wanted)
     from lab.compile.target_cpu import CpuTarget  # noqa: PLC0415
 
     return CpuTarget(wanted)

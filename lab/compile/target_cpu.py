@@ -62,8 +62,8 @@ class CpuTarget:
     def symbol(self, index: int) -> str:
         return link.symbol(index)
 
-    def binary_bytes(self, code_bytes: int) -> int:
-        return 0
+    def code_range(self, index: int, code_bytes: int) -> tuple[int, int]:
+        return 0, 0
 
     def launch_size(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return (kernel.cores,), ()

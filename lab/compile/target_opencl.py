@@ -75,8 +75,8 @@ class OpenClTarget:
     def symbol(self, index: int) -> str:
         return opencl.symbol(index)
 
-    def binary_bytes(self, code_bytes: int) -> int:
-        return code_bytes
+    def code_range(self, index: int, code_bytes: int) -> tuple[int, int]:
+        return 0, code_bytes
 
     def launch_size(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return kernel.groups, kernel.items
