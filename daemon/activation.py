@@ -50,6 +50,16 @@ class Activator:
             outcome = refused
             # its trace would keep the frames of the load, and with them the bundle's memory, until a collection
             outcome.__traceback__ = outcome.__cause__ = outcome.__context__ = None
+        except OSError as error:  # the audit log above all: what cannot be written down does not serve
+            outcome = ModelRefused(
+                Step.LOAD,
+                "system",
+                f"loading {path[:256]!r}",
+                expected="a system that has room for it, and for its entry in the audit log",
+                found=str(error)[:256],
+                todo="free disk space, memory or descriptors, then activate it again",
+            )
+            outcome.__cause__ = outcome.__context__ = None
         except Exception as fault:  # the bulkhead: whatever a bundle sets off, what serves now goes on serving
             outcome = ModelRefused(
                 Step.LOAD,

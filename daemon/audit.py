@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -82,6 +82,9 @@ class AuditLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.lost = 0
+        # Entries that `note` could not write.
+        self.on_lost: Callable[[str, Exception], None] = lambda event, error: None
         self._lock = threading.RLock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         cut_bytes, self._head = self._recover()
@@ -106,6 +109,17 @@ class AuditLog:
             self._head = ChainHead(self._head.entries + 1, hashlib.sha256(line).hexdigest())
             if durable:
                 os.fdatasync(self._fd)
+
+    def note(self, event: str, fields: Mapping[str, Value] = MappingProxyType({}), *, durable: bool = True) -> None:
+        """As `append`, for what has happened already: an entry that cannot be written is counted and told of.
+
+        A full disk must not end what serves. What is still to be decided uses `append`, and is refused with it.
+        """
+        try:
+            self.append(event, fields, durable=durable)
+        except (OSError, ValueError) as error:
+            self.lost += 1
+            self.on_lost(event, error)
 
     def close(self) -> None:
         """Closes the descriptor."""

@@ -162,5 +162,5 @@ class ModelLoader:
 
     def _note(self, path: str, error: ModelRefused) -> ModelRefused:
         words = {key: text[:512] for key, text in error.as_dict().items()}
-        self._audit.append("bundle.refused", {"path": path[:1024], **words})
+        self._audit.note("bundle.refused", {"path": path[:1024], **words})
         return error

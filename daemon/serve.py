@@ -93,4 +93,4 @@ _REPORTED_ACTS = 1000  # more are only counted: an audit log must not be filled 
 def _report(service: Service, log: Log, act: guard.Act, detail: str) -> None:
     log.error(f"forbidden act ({act.value}): {detail}")
     if sum(guard.counts().values()) <= _REPORTED_ACTS:
-        service.audit.append("guard.refused", {"act": act.value, "detail": detail[:1024]})
+        service.audit.note("guard.refused", {"act": act.value, "detail": detail[:1024]})

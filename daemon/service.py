@@ -198,7 +198,7 @@ class Service:
             self.audit.note("model.refused", refusal.as_dict())
             self._answer_refused(refusal, done)
             return
-        self.audit.append("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
+        self.audit.note("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
         self._switch(previous, done)
 
     @property

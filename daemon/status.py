@@ -35,6 +35,7 @@ def status_body(service: Service) -> Tree:
         "faults": {
             "internal_errors": service.context.internal_errors,
             "log_lines_dropped": service.context.log.dropped,
+            "audit_entries_lost": service.audit.lost,
             "device_resets": service.watch.resets,
         },
     }

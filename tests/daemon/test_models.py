@@ -453,6 +453,33 @@ def test_a_fault_while_loading_leaves_the_old_model_serving(
         assert control.status()["state"] == "serving"
 
 
+def test_a_full_disk_stops_new_models_and_nothing_that_serves(tmp_path: Path, maker: BundleMaker) -> None:
+    newest = maker.write(replace(NEW, version="3.0.0", release=3))
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(NEW))
+        log = daemon.service.audit._fd
+        kept = os.dup(log)
+        with open("/dev/full", "wb") as full:
+            os.dup2(full.fileno(), log)
+        with pytest.raises(Refused, match=r"system: loading .* No space left on device; free disk space"):
+            control.activate(newest)
+        control.rollback()
+        assert np.array_equal(run_one(camera, consumer, 1, picture(1)).outputs["values"], OLD.values(picture(1)))
+        status = control.status()
+        assert status["faults"]["internal_errors"] == 0
+        assert status["faults"]["audit_entries_lost"] == 2  # rollback, serving
+        os.dup2(kept, log)
+        os.close(kept)
+        control.activate(newest)
+    assert daemon.exit_status == 0
+    assert verify(str(tmp_path / "state" / "audit.jsonl")).entries > 3
+
+
 def test_loaded_bytes_are_the_verified_ones(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
