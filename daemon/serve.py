@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def serve(config_path: str) -> int:
     """Serves until SIGTERM or SIGINT. The process is the daemon's own: it is guarded, and sealed once models serve."""
+    fill_standard_descriptors()
     guard.install()
     from daemon import record
 
@@ -32,6 +33,13 @@ def serve(config_path: str) -> int:
         print(f"fenced: dirty-process: {dirty}", file=sys.stderr)
         return 3
     return _serve_clean(config_path)
+
+
+def fill_standard_descriptors() -> None:
+    """Opens what is closed of 0, 1 and 2: the audit log must not become descriptor 2, where log lines are written."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _serve_clean(config_path: str) -> int:

@@ -256,6 +256,20 @@ def test_the_vehicle_environment_holds_nothing_of_the_lab(vehicle_site: Path, pa
     assert b"ModuleNotFoundError" in done.stderr
 
 
+def test_a_standard_descriptor_that_is_closed_is_not_given_to_a_file(vehicle_site: Path, tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from daemon.serve import fill_standard_descriptors; os.closerange(0, 3);"
+        "fill_standard_descriptors(); sys.exit(os.open(sys.argv[1], os.O_RDONLY))"
+    )
+    child = subprocess.run(
+        vehicle.command("-c", program, str(tmp_path)),
+        env=vehicle.environment(vehicle_site),
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert child.returncode == 3  # the descriptor after the standard ones
+
+
 def test_the_watchdog_is_fed_while_the_loop_turns(process: Process) -> None:
     with manager_socket(process.folder / "notify") as manager:
         environment = vehicle.environment(
