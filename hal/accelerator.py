@@ -3,7 +3,11 @@
 A driver loads admitted modules, imports frames, and takes runs; `submit` hands a run to the device and returns its
 fence at once. Nothing else completes a run than the device's own timeline. There is no discovery: a driver is one of
 the names below. Outputs are bindings that the caller rotates, so run N's output is not overwritten by run N + 1.
-One thread owns an accelerator and everything made by it.
+
+Threads: one thread owns an accelerator and everything made by it. Beside it one other thread at a time may bring in a
+module: `load`, `allocate`, `import_frame`, and with the executable that it loaded anything, `submit` and `unload`
+too, until it hands that over. The owner's runs go on meanwhile. All other calls are the owner's; where it resets the
+device in the middle of such a load, the other thread's runs end in ERROR and its calls raise HalError.
 """
 
 from __future__ import annotations

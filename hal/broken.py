@@ -38,6 +38,7 @@ class Fault(Enum):
     OUT_OF_ORDER = "a later run is reported before an earlier one"
     FORGETS_HANG = "runs are accepted after a hang"
     BLOCKS = "submit returns when the work is done"
+    LOAD_ENDS_RUNS = "loading a module ends the runs of others"
 
     @property
     def caught_by(self) -> str:
@@ -57,6 +58,7 @@ _CAUGHT_BY = {
     Fault.OUT_OF_ORDER: "order",
     Fault.FORGETS_HANG: "hang",
     Fault.BLOCKS: "long-run",
+    Fault.LOAD_ENDS_RUNS: "load-beside",
 }
 
 
@@ -126,6 +128,7 @@ class BrokenAccelerator:
         self._inner = inner
         self._fault = fault
         self._told = _SelfTold()
+        self._loaded: list[BrokenExecutable] = []
 
     def devices(self) -> tuple[str, ...]:
         return self._inner.devices()
@@ -139,10 +142,16 @@ class BrokenAccelerator:
         return self._inner.memory()
 
     def load(self, module: Module) -> BrokenExecutable:
-        return BrokenExecutable(self._inner.load(module), self._fault)
+        if self._fault is Fault.LOAD_ENDS_RUNS:
+            for executable in self._loaded:
+                executable.cancel()
+        loaded = BrokenExecutable(self._inner.load(module), self._fault)
+        self._loaded.append(loaded)
+        return loaded
 
     def unload(self, executable: Executable) -> None:
         assert isinstance(executable, BrokenExecutable)
+        self._loaded.remove(executable)
         self._inner.unload(executable.inner)
 
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:

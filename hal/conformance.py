@@ -15,6 +15,7 @@ from enum import Enum
 
 from hal.accelerator import Accelerator, Module
 from hal.conformance_rig import CheckFailed, CheckSkipped, Rig, expect_refusal, wait_done
+from hal.conformance_threads import load_beside
 from hal.error import HalCode, HalError
 from hal.fence import Fence, FenceStatus
 
@@ -203,11 +204,9 @@ def _residency(accelerator: Accelerator, subject: Subject) -> str:
     with Rig(accelerator, subject.module, subject.entrypoint) as rig:
         before = rig.executable.launches_done()
         wait_done(rig.submit(), subject.limit_ns)
-        counted = rig.executable.launches_done() - before
-        if counted != rig.entry.launch_count:
-            raise CheckFailed(
-                f"the device counted {counted} of {rig.entry.launch_count} launches: the host ran the rest"
-            )
+        counted, wanted = rig.executable.launches_done() - before, rig.entry.launch_count
+        if counted != wanted:
+            raise CheckFailed(f"the device counted {counted} of {wanted} launches: the host ran the rest")
         return f"the device counted {counted} launches"
 
 
@@ -391,6 +390,7 @@ CHECKS: dict[str, Callable[[Accelerator, Subject], str]] = {
     "rotation": _rotation,
     "bindings": _bindings,
     "many": _many,
+    "load-beside": load_beside,
     "long-run": _long_run,
     "deadline": _deadline,
     "queue-full": _queue_full,

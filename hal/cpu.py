@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
-import weakref
 
 from hal.accelerator import DeviceBuffer, DeviceOptions, Executable, MemoryUse, Module, Properties
 from hal.admit import Target, admit
@@ -20,7 +20,7 @@ from hal.cpu_executable import CpuExecutable
 from hal.error import HalCode, HalError
 from hal.features import cpu_name, machine_features
 from hal.fence import Fence
-from hal.memory import PAGE_BYTES, Mapping, MemoryLock
+from hal.memory import PAGE_BYTES, HeldBytes, Mapping, MemoryLock
 
 _NS_PER_S = 1_000_000_000
 _UNLOAD_LIMIT_NS = 2 * _NS_PER_S
@@ -47,7 +47,8 @@ class CpuAccelerator:
         self._options = options
         self._lock = MemoryLock() if options.lock_memory else None
         self._executables: list[CpuExecutable] = []
-        self._allocated: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._allocated = HeldBytes()
+        self._gate = threading.RLock()  # between a reset and the thread that loads
         self._latched: HalError | None = None
         self._closed = False
         self._arch = platform.machine()
@@ -61,14 +62,14 @@ class CpuAccelerator:
         return Properties("cpu", cpu_name(), self._arch, self._features, 1, cores, "CLOCK_MONOTONIC")
 
     def memory(self) -> MemoryUse:
-        held = self._executables
+        held = tuple(self._executables)
         return MemoryUse(
             executables=len(held),
             arena_bytes=sum(e.admission.arena_bytes for e in held),
             weights_bytes=sum(e.admission.weights_bytes for e in held),
             state_bytes=sum(e.admission.state_bytes for e in held),
             code_bytes=sum(e.admission.code_bytes for e in held),
-            allocated_bytes=sum(mapping.size_bytes for mapping in self._allocated),
+            allocated_bytes=self._allocated.total_bytes,
         )
 
     def load(self, module: Module) -> CpuExecutable:
@@ -78,15 +79,22 @@ class CpuAccelerator:
         target = Target("cpu", self._arch, memory_bytes=memory_bytes)
         admission = admit(module.graph, module.code, module.weights.nbytes, target)
         executable = CpuExecutable(module, admission, self._options, self._lock)
-        self._executables.append(executable)
+        with self._gate:
+            self._executables.append(executable)
         return executable
 
     def unload(self, executable: Executable) -> None:
         """Free a module; what is in flight is cancelled. Raises HalError DEVICE_HANG where a kernel does not end."""
         if not isinstance(executable, CpuExecutable) or executable not in self._executables:
             raise HalError(HalCode.BINDING, "not loaded on this device")
-        executable.unload_until(time.monotonic_ns() + _UNLOAD_LIMIT_NS)
-        self._executables.remove(executable)
+        with self._gate:  # nobody but the caller touches it from here
+            self._executables.remove(executable)
+        try:
+            executable.unload_until(time.monotonic_ns() + _UNLOAD_LIMIT_NS)
+        except HalError:
+            with self._gate:
+                self._executables.append(executable)
+            raise
 
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:
         """Never a copy: the kernels read the shared mapping itself."""
@@ -112,19 +120,20 @@ class CpuAccelerator:
         return DeviceBuffer(mapping.address, size_bytes, mapping, 0, writable=True, zero_copy=True)
 
     def submit(self, executable: Executable, bindings: Bindings) -> Fence:
-        if self._latched is not None:
-            raise self._refusal(self._latched)
         if not isinstance(executable, CpuExecutable) or bindings.graph is not executable.graph:
             raise HalError(HalCode.BINDING, "the bindings were made for another module")
         if bindings.missing:
             unbound = bindings.buffers[bindings.bound.index(None)]
             raise HalError(HalCode.BINDING_MISSING, f"buffer {unbound} is not bound",
                            expected=f"{len(bindings.buffers)} bound buffers")  # fmt: skip
-        return executable.submit(bindings)
+        with self._gate:
+            if self._latched is not None:
+                raise self._refusal(self._latched)
+            return executable.submit(bindings)
 
     def check(self, now_ns: int) -> HalError | None:
         if self._latched is None:
-            for executable in self._executables:
+            for executable in tuple(self._executables):
                 late = executable.timeline.overdue(now_ns)
                 if late is not None:
                     self.latch(HalError(
@@ -135,30 +144,33 @@ class CpuAccelerator:
         return self._latched
 
     def due_ns(self) -> int | None:
-        due = [at for at in (e.timeline.due_ns() for e in self._executables) if at is not None]
+        due = [at for at in (e.timeline.due_ns() for e in tuple(self._executables)) if at is not None]
         return min(due, default=None)
 
     def latch(self, cause: HalError) -> None:
-        if self._latched is None:
-            self._latched = cause
-            for executable in self._executables:
-                executable.timeline.latch(cause)
-                executable.cancel()
+        with self._gate:
+            if self._latched is None:
+                self._latched = cause
+                for executable in self._executables:
+                    executable.timeline.latch(cause)
+                    executable.cancel()
 
     def reset(self, deadline_ns: int) -> None:
         self._refuse_closed()
-        for executable in self._executables:
-            executable.cancel()
-        for executable in self._executables:
-            if not executable.idle_before(deadline_ns):
-                raise HalError(
-                    HalCode.RESET_IMPOSSIBLE, f"a kernel of {executable.name} does not end and cannot be interrupted",
-                    todo="exit the process; the service manager restarts it",
-                )  # fmt: skip
-        for executable in self._executables:
-            executable.timeline.unlatch()
-            executable.reset_state()
-        self._latched = None
+        with self._gate:
+            for executable in self._executables:
+                executable.cancel()
+            for executable in self._executables:
+                if not executable.idle_before(deadline_ns):
+                    raise HalError(
+                        HalCode.RESET_IMPOSSIBLE,
+                        f"a kernel of {executable.name} does not end and cannot be interrupted",
+                        todo="exit the process; the service manager restarts it",
+                    )
+            for executable in self._executables:
+                executable.timeline.unlatch()
+                executable.reset_state()
+            self._latched = None
 
     def close(self) -> None:
         while self._executables:

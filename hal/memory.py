@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import stat
+import weakref
 from enum import IntFlag
 
 import numpy as np
@@ -202,6 +203,24 @@ class Mapping:
         """Let go. Views, device buffers and fences that still use the memory keep it mapped until they are gone."""
         self._array = None
         self._map = None
+
+
+class HeldBytes:
+    """The bytes of the mappings that are still in use, which any thread may make and drop meanwhile."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, weakref.ref[Mapping]] = {}
+
+    def add(self, mapping: Mapping) -> None:
+        """Counts the mapping until nobody holds it."""
+        key = id(mapping)
+        self._held[key] = weakref.ref(mapping, lambda _: self._held.pop(key, None))
+
+    @property
+    def total_bytes(self) -> int:
+        """Their sum now."""
+        held = [reference() for reference in tuple(self._held.values())]  # a tuple is made in one step
+        return sum(mapping.size_bytes for mapping in held if mapping is not None)
 
 
 class MemoryLock:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 import platform
+import threading
 import time
-import weakref
 
 from hal.accelerator import DeviceBuffer, DeviceOptions, Executable, MemoryUse, Module, Properties
 from hal.admit import Target, admit
 from hal.bindings import Bindings
 from hal.error import HalCode, HalError
 from hal.fence import Fence
-from hal.memory import PAGE_BYTES, Mapping
+from hal.memory import PAGE_BYTES, HeldBytes, Mapping
 from hal.opencl_api import OpenClApi
 from hal.opencl_clock import ClockMap
 from hal.opencl_device import Sharing, find_device, list_devices
@@ -46,7 +46,9 @@ class OpenClAccelerator:
         self._clock = ClockMap()
         self._slots = options.queue_slots
         self._executables: list[OpenClExecutable] = []
-        self._allocated: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._allocated = HeldBytes()
+        self._gate = threading.RLock()  # short: between the owner and the thread that loads
+        self._context_gate = threading.Lock()  # between building programs in the context and replacing it
         self._latched: HalError | None = None
         self._closed = False
 
@@ -60,14 +62,14 @@ class OpenClAccelerator:
                           device.compute_units, device.clock)  # fmt: skip
 
     def memory(self) -> MemoryUse:
-        held = self._executables
+        held = tuple(self._executables)
         return MemoryUse(
             executables=len(held),
             arena_bytes=sum(e.admission.arena_bytes for e in held),
             weights_bytes=sum(e.admission.weights_bytes for e in held),
             state_bytes=sum(e.admission.state_bytes for e in held),
             code_bytes=sum(e.admission.code_bytes for e in held),
-            allocated_bytes=sum(mapping.size_bytes for mapping in self._allocated),
+            allocated_bytes=self._allocated.total_bytes,
         )
 
     def load(self, module: Module) -> OpenClExecutable:
@@ -75,54 +77,66 @@ class OpenClAccelerator:
         self._refuse_closed()
         target = Target("opencl", platform.machine(), memory_bytes=self._device.memory_bytes)
         admission = admit(module.graph, module.code, module.weights.nbytes, target)
-        executable = OpenClExecutable(module, admission, self._context, self._clock, self._slots)
-        self._executables.append(executable)
+        with self._context_gate:
+            executable = OpenClExecutable(module, admission, self._context, self._clock, self._slots)
+            with self._gate:
+                self._executables.append(executable)
         return executable
 
     def unload(self, executable: Executable) -> None:
         """Free a module once its runs have ended. Raises HalError DEVICE_HANG where a kernel does not end."""
         if not isinstance(executable, OpenClExecutable) or executable not in self._executables:
             raise HalError(HalCode.BINDING, "not loaded on this device")
-        executable.unload_until(time.monotonic_ns() + _UNLOAD_LIMIT_NS)
-        self._executables.remove(executable)
+        with self._gate:  # nobody but the caller touches it from here
+            self._executables.remove(executable)
+        try:
+            with self._context_gate:
+                executable.unload_until(time.monotonic_ns() + _UNLOAD_LIMIT_NS)
+        except HalError:
+            with self._gate:
+                self._executables.append(executable)
+            raise
 
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:
         self._refuse_closed()
         if mapping.address % PAGE_BYTES:
             raise HalError(HalCode.ALIGNMENT, "a frame is not page aligned", expected=f"a multiple of {PAGE_BYTES}",
                            found=hex(mapping.address))  # fmt: skip
-        return OpenClBuffer.over(self._context, mapping, 0, mapping.size_bytes, writable=False)
+        with self._gate:
+            return OpenClBuffer.over(self._context, mapping, 0, mapping.size_bytes, writable=False)
 
     def import_output(self, mapping: Mapping) -> DeviceBuffer:
         """Memory the caller shares with readers, for outputs. Raises HalError BINDING, ALIGNMENT."""
         self._refuse_closed()
         if not mapping.writable:
             raise HalError(HalCode.BINDING, "outputs need a writable mapping")
-        return OpenClBuffer.over(self._context, mapping, 0, mapping.size_bytes, writable=True)
+        with self._gate:
+            return OpenClBuffer.over(self._context, mapping, 0, mapping.size_bytes, writable=True)
 
     def allocate(self, name: str, size_bytes: int) -> DeviceBuffer:
         self._refuse_closed()
         mapping = Mapping.anonymous(size_bytes)
         self._allocated.add(mapping)
-        return OpenClBuffer.over(self._context, mapping, 0, size_bytes, writable=True)
+        with self._gate:
+            return OpenClBuffer.over(self._context, mapping, 0, size_bytes, writable=True)
 
     def submit(self, executable: Executable, bindings: Bindings) -> Fence:
-        if self._latched is not None:
-            raise self._refusal(self._latched)
         if not isinstance(executable, OpenClExecutable) or bindings.graph is not executable.graph:
             raise HalError(HalCode.BINDING, "the bindings were made for another module")
         if bindings.missing:
             unbound = bindings.buffers[bindings.bound.index(None)]
             raise HalError(HalCode.BINDING_MISSING, f"buffer {unbound} is not bound",
                            expected=f"{len(bindings.buffers)} bound buffers")  # fmt: skip
-        if executable.queue.lost is not None:
-            self.latch(executable.queue.lost)
-            raise self._refusal(executable.queue.lost)
-        return executable.submit(bindings)
+        with self._gate:
+            if executable.queue.lost is not None:
+                self.latch(executable.queue.lost)
+            if self._latched is not None:
+                raise self._refusal(self._latched)
+            return executable.submit(bindings)
 
     def check(self, now_ns: int) -> HalError | None:
         if self._latched is None:
-            for executable in self._executables:
+            for executable in tuple(self._executables):
                 late = executable.timeline.overdue(now_ns)
                 if executable.queue.lost is not None:
                     self.latch(executable.queue.lost)
@@ -134,27 +148,36 @@ class OpenClAccelerator:
         return self._latched
 
     def due_ns(self) -> int | None:
-        due = [at for at in (e.timeline.due_ns() for e in self._executables) if at is not None]
+        due = [at for at in (e.timeline.due_ns() for e in tuple(self._executables)) if at is not None]
         return min(due, default=None)
 
     def latch(self, cause: HalError) -> None:
-        if self._latched is None:
-            self._latched = cause
-            for executable in self._executables:
-                executable.timeline.latch(cause)
-                executable.cancel()
+        with self._gate:
+            if self._latched is None:
+                self._latched = cause
+                for executable in self._executables:
+                    executable.timeline.latch(cause)
+                    executable.cancel()
 
     def reset(self, deadline_ns: int) -> None:
         """Wait for rest, then rebuild the context and everything in it; buffers bound before stay usable."""
         self._refuse_closed()
+        todo = "exit the process; the service manager restarts it"
+        if not self._context_gate.acquire(timeout=max(0, deadline_ns - time.monotonic_ns()) / 1e9):
+            raise HalError(HalCode.RESET_IMPOSSIBLE, "another module is being loaded into the context", todo=todo)
+        try:
+            with self._gate:
+                self._reset(deadline_ns, todo)
+        finally:
+            self._context_gate.release()
+
+    def _reset(self, deadline_ns: int, todo: str) -> None:
         for executable in self._executables:
             executable.cancel()
         for executable in self._executables:
             if not executable.queue.idle_before(deadline_ns):
-                raise HalError(
-                    HalCode.RESET_IMPOSSIBLE, f"a kernel of {executable.name} does not end and cannot be interrupted",
-                    todo="exit the process; the service manager restarts it",
-                )  # fmt: skip
+                what = f"a kernel of {executable.name} does not end and cannot be interrupted"
+                raise HalError(HalCode.RESET_IMPOSSIBLE, what, todo=todo)
         for executable in self._executables:
             executable.release()
         self._context.close()

@@ -8,6 +8,8 @@ CLOCK_MONOTONIC but not the raw counter behind a device's clock.
 
 from __future__ import annotations
 
+import threading
+
 DRIFT_PER_MILLION = 600  # adjtimex(2) slews by at most 500; the rest is for the device's own oscillator
 _MILLION = 1_000_000
 
@@ -19,6 +21,7 @@ class ClockMap:
         self._low_ns = 0
         self._high_ns = 0
         self._sampled_ns: int | None = None
+        self._lock = threading.Lock()  # every queue has a thread that samples
 
     @property
     def offset_ns(self) -> int:
@@ -36,6 +39,10 @@ class ClockMap:
         """
         if low_ns > high_ns:
             return
+        with self._lock:
+            self._take(low_ns, high_ns, at_ns)
+
+    def _take(self, low_ns: int, high_ns: int, at_ns: int) -> None:
         if self._sampled_ns is not None:
             drift_ns = max(0, at_ns - self._sampled_ns) * DRIFT_PER_MILLION // _MILLION + 1
             old_low, old_high = self._low_ns - drift_ns, self._high_ns + drift_ns
