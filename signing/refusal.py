@@ -164,7 +164,7 @@ class RefusalCode(enum.Enum):
     BAD_STATE = (
         "bad-state",
         "The vehicle's trust state file is damaged or does not belong to this version.",
-        "Restore the file from a backup, or provision it anew with `fenced reset-state`.",
+        "Restore the file from a backup; moving it away provisions the vehicle anew, without its rollback floors.",
     )
     UNSAFE_KEY_FILE = (
         "unsafe-key-file",

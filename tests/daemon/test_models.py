@@ -141,6 +141,8 @@ def test_a_bundle_outside_the_allowed_folders_is_not_opened(tmp_path: Path, make
             with pytest.raises(Refused) as refused:
                 control.activate(path)
             assert refused.value.code is RefusalCode.NOT_PERMITTED
+            entry = json.loads((tmp_path / "state" / "audit.jsonl").read_text().splitlines()[-1])
+            assert (entry["event"], entry["path"]) == ("activation.refused", str(path))
 
 
 def test_a_refused_bundle_at_start_ends_the_daemon_with_status_3(tmp_path: Path, maker: BundleMaker) -> None:
