@@ -56,7 +56,8 @@ struct Program {
   symbol @1 :Text;
   # cpu: the exported shim `void symbol(void **args, int core)`. Others: the entry in its binary.
   codeOffset @2 :UInt64;
-  # Range of the kernel's own binary in the code blob; 0, 0 where the blob is one linked object (cpu).
+  # Range of the kernel's binary in the code blob; 0, 0 where the blob is one linked object (cpu). Programs may share
+  # one range: one binary with several entries.
   codeBytes @3 :UInt64;
   argumentAccess @4 :List(Access);
   # One for each argument, in order.
