@@ -13,6 +13,7 @@ class LogRefusal(Enum):
     UNFINISHED = "log-unfinished"
     DIGEST = "log-digest"
     FORMAT = "log-format"
+    BAD_FRAMES = "bad-frames"
     MODEL = "log-model"
     MISMATCH = "replay-mismatch"
     WRITE = "log-write"

@@ -1,4 +1,4 @@
-"""Where frames come from: the synthetic road camera.
+"""Where frames come from: the synthetic road camera, or a file of raw frames.
 
 A source states its stream and its complete StreamFormat; `fill` writes frame `index` into a slot and returns what is
 known of it (its truth), which a recorder keeps beside it.
@@ -7,7 +7,8 @@ known of it (its truth), which a recorder keeps beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from abi.format import make_format
 from abi.stream_format import StreamFormat
 from lab.hil.nv12 import Nv12Layout
 from lab.hil.road import Camera, RoadCamera
+from lab.replay.refusal import LogRefusal, LogRefused
 
 
 class FrameSource(Protocol):
@@ -49,3 +51,30 @@ class RoadSource:
     def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
         """Render frame `index`; truth: lane_offset_m, heading_rad, curvature_per_m."""
         return asdict(self._road.render_into(pixels, index))
+
+
+class RawSource:
+    """Frames from a file that holds one buffer after another, as a spec's input lays them out; played round and round.
+
+    It is opened as the spec's stream says, with a clock of its own: played frames begin when they are submitted.
+    """
+
+    def __init__(self, path: Path, stream: str, contract: StreamFormat, rate_hz: float = 20.0) -> None:
+        """`contract`: the spec's format of this stream. Raises LogRefused where the file is not made of such frames."""
+        self.stream = stream
+        self.format = replace(
+            contract, clock=ClockId.MONOTONIC, mark=TimeMark.EXPOSURE_START, period_ns=round(1e9 / rate_hz),
+            camera_name=stream,
+        )  # fmt: skip
+        size_bytes, frame_bytes = path.stat().st_size, contract.buffer_bytes
+        if size_bytes == 0 or size_bytes % frame_bytes:
+            raise LogRefused(
+                LogRefusal.BAD_FRAMES, path.name, expected=f"whole frames of {frame_bytes} bytes, at least one",
+                found=f"{size_bytes} bytes", todo="write frames as the spec lays them out, padding included",
+            )  # fmt: skip
+        self._frames = np.memmap(path, np.uint8, "r", shape=(size_bytes // frame_bytes, frame_bytes))
+
+    def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
+        """Copy frame `index`; nothing is known of what it shows."""
+        pixels[:] = self._frames[index % len(self._frames)]
+        return {}

@@ -15,7 +15,8 @@ from lab.replay.log import LogReader, LogWriter
 from lab.replay.record import record
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.replay import Tolerance, replay
-from tests.support.bundles import BundleMaker, TinyModel, frame_format
+from tests.lab.compile.tiny_models import SPEC, edited
+from tests.support.bundles import HEIGHT, PIXELS, WIDTH, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import DaemonThread
 
 FRAMES = 8
@@ -114,3 +115,36 @@ def test_the_command_exits_3_on_a_mismatch_and_0_otherwise(
     assert f'"mismatched": {FRAMES}' in (tmp_path / "r.json").read_text()
     assert cli.main(["replay", str(tmp_path / "absent.mcap"), *where]) == 3
     assert cli.main(["log", str(log_path)]) == 0
+
+
+def played_spec(folder: Path) -> Path:
+    """A spec whose input is the stream of the model that the daemon serves."""
+    path = folder / "spec.toml"
+    path.write_text(edited(SPEC, {
+        'format = "NV12"': 'format = "R8"\ncfa = "none"',
+        "width = 33": f"width = {WIDTH}", "height = 21": f"height = {HEIGHT}",
+        'range = "limited"': 'range = "full"', 'matrix = "bt709"': 'matrix = "identity"',
+        'primaries = "bt709"': 'primaries = "sensorNative"', 'transfer = "bt709"': 'transfer = "linear"',
+        'chroma_site = "left"': 'chroma_site = "notSubsampled"', "crop = [1, 2, 31, 18]": "",
+        "mean = [10.0, 20.0, 30.0]": "mean = [0]", "std = [100.0, 110.0, 120.0]": "std = [1]",
+    }))  # fmt: skip
+    return path
+
+
+def test_frames_of_a_file_are_recorded_by_the_spec_they_were_compiled_for(
+    daemon: DaemonThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, log, sockets = tmp_path / "frames.raw", tmp_path / "played.mcap", ["--sockets", str(daemon.sockets)]
+    pixels = np.random.default_rng(5).integers(0, 256, (3, PIXELS), np.uint8)
+    raw.write_bytes(pixels.tobytes())
+    record_it = ["record", str(log), *sockets, "--input", str(raw), "--frames", "5", "--rate-hz", "0"]
+    assert cli.main(record_it) == 1
+    assert "--input needs the --spec" in capsys.readouterr().err
+    assert cli.main([*record_it, "--spec", str(played_spec(tmp_path))]) == 0
+    played = [message.data for message in LogReader(log).messages() if message.kind == "pixels"]
+    assert played == [pixels[index % 3].tobytes() for index in range(5)]
+    assert cli.main(["replay", str(log), *sockets]) == 0
+    raw.write_bytes(pixels.tobytes()[:-1])
+    log.unlink()
+    assert cli.main([*record_it, "--spec", str(played_spec(tmp_path))]) == 3
+    assert "bad-frames" in capsys.readouterr().err
