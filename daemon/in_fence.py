@@ -80,7 +80,10 @@ def _outcome(descriptor: int, events: int) -> FenceOutcome:
     """What a ready fence says. A sync_file is readable in either case and must be asked."""
     if _kind(descriptor) == _KINDS[0]:
         info = array.array("i", bytes(_INFO_BYTES))
-        fcntl.ioctl(descriptor, _SYNC_IOC_FILE_INFO, info)
+        try:
+            fcntl.ioctl(descriptor, _SYNC_IOC_FILE_INFO, info)
+        except OSError:
+            return FenceOutcome.ERROR
         return FenceOutcome.SIGNALED if info[_STATUS_WORD] == 1 else FenceOutcome.ERROR
     if events & READABLE:
         return FenceOutcome.SIGNALED

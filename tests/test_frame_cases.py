@@ -45,6 +45,8 @@ CASES: dict[int, tuple[str, ...]] = {
     14: (
         f"{_SERVING}::test_a_frame_without_a_good_in_fence_never_runs",
         "daemon/test_dma_bufs.py::test_a_writer_that_never_ends_loses_its_frame_by_name",
+        "daemon/test_sync_files.py::test_a_frame_whose_sync_file_ends_in_an_error_never_runs",
+        "daemon/test_sync_files.py::test_a_frame_whose_sync_file_never_signals_is_lost_in_time",
     ),
     15: (
         f"{_SERVING}::test_a_frame_overwritten_with_its_control_word_raised_is_torn",
