@@ -121,8 +121,8 @@ def _rows(accelerator: Accelerator, path: Path, root: Path, size_mb: int, times:
     path.unlink()
     return [
         make_row(f"verify + load {size_mb} MB", ours_ns, peer_ns, "sha256 of the file", reach=REACH,
-                 note=f"to a mapped model; fastest of each {min(peer_ns) / min(ours_ns):.2f}×; reading, hashing overlap "
-                      f"on two free cores, load now {os.getloadavg()[0]:.1f} on {os.cpu_count()}"),
+                 note=f"to a mapped model; fastest of each {min(peer_ns) / min(ours_ns):.2f}×; reading and hashing "
+                      f"overlap on two free cores; load now {os.getloadavg()[0]:.1f} on {os.cpu_count()}"),
         make_row(f"peak memory, {size_mb} MB", peaks, [size_kib], "the file itself", unit="KiB",
                  reach=size_kib / (size_kib + SLACK_KIB), note="rise of VmHWM in a fresh process"),
     ]  # fmt: skip
