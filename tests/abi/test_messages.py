@@ -205,3 +205,20 @@ def test_a_refusal_that_quotes_too_much_is_cut_not_lost() -> None:
 def test_names() -> None:
     assert all(m.is_name(name) for name in ("road", "a", "0", "a.b-c_d9", "x" * 64))
     assert not any(m.is_name(name) for name in ("", "Road", "a b", "ä", "a/b", "x" * 65, "road\n", "\0"))
+
+
+@pytest.mark.parametrize("count", [1, 11, 12, 13, m.MAX_OUTPUTS])
+def test_a_subscription_with_many_outputs_of_many_dimensions_comes_back(count: int) -> None:
+    """Reading walks each list more than once: the limit on what may be read must allow for it."""
+    outputs = tuple(dataclasses.replace(OUTPUT, name=f"o{at}", shape=(1,) * m.MAX_DIMENSIONS) for at in range(count))
+    message = dataclasses.replace(SUBSCRIBED, outputs=outputs)
+    assert m.decode(Kind.SUBSCRIBED, m.encode(message, 1)[8:]) == message
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind])
+def test_a_refusal_may_answer_any_kind_given_as_a_kind(kind: Kind) -> None:
+    refusal = m.Refusal(RefusalCode.LIMIT, kind, "what", "expected", "found", "action")
+    read = m.decode(Kind.REFUSAL, m.encode(refusal)[8:])
+    assert read == refusal
+    assert isinstance(read, m.Refusal)
+    assert read.in_reply_to == int(kind)
