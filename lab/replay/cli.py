@@ -15,7 +15,7 @@ from lab.replay.drive import Drive, sockets_of
 from lab.replay.log import LogReader, LogWriter
 from lab.replay.record import record
 from lab.replay.refusal import LogRefusal, LogRefused
-from lab.replay.replay import Tolerance, replay
+from lab.replay.replay import ReplayReport, Tolerance, replay
 from lab.replay.source import FrameSource, RawSource, RoadSource
 
 SOCKETS = Path("/run/fenced")
@@ -101,7 +101,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             LogRefusal.MISMATCH,
             f"{arguments.log.name} was not reproduced",
             expected=f"all {report.frames} results equal or within tolerance",
-            found=f"{found}; not run: {_counted(report.not_run) or 'none'}; worst: {report.worst[:1]}",
+            found=f"{found}; not run: {_counted(report.not_run) or 'none'}; worst: {_worst(report)}",
             todo="look at the worst frames in the report; another bundle or driver needs a tolerance",
         )
     return 0
@@ -118,6 +118,10 @@ def _log(arguments: argparse.Namespace) -> int:
             print(f"  {topic:28} {count}")
     info.verify()
     return 0
+
+
+def _worst(report: ReplayReport) -> str:
+    return next((f"frame {one.sequence}, {one.output} off by {one.absolute:g}" for one in report.worst), "none")
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -111,7 +112,9 @@ def test_the_command_exits_3_on_a_mismatch_and_0_otherwise(
     where = ["--sockets", str(daemon.sockets)]
     assert cli.main(["replay", str(log_path), *where]) == 0
     assert cli.main(["replay", str(altered), *where, "--report", str(tmp_path / "r.json")]) == 3
-    assert "replay-mismatch" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "replay-mismatch" in said
+    assert re.search(r"worst: frame \d, values off by \d+$", said, re.MULTILINE)
     assert f'"mismatched": {FRAMES}' in (tmp_path / "r.json").read_text()
     assert cli.main(["replay", str(tmp_path / "absent.mcap"), *where]) == 3
     assert cli.main(["log", str(log_path)]) == 0
