@@ -23,6 +23,8 @@ from tests.support.link import Link, stream_format
 
 SLOTS = 3
 DROPS = [ReleaseStatus.SUPERSEDED, ReleaseStatus.LATE, ReleaseStatus.TORN, ReleaseStatus.LOST]
+REFUSED = [RefusalCode.TIME_NOT_RISING, RefusalCode.TIME_STALE, RefusalCode.TIME_IN_FUTURE,
+           RefusalCode.SEQUENCE_REPEATED]  # fmt: skip
 FENCED = [ReleaseStatus.RUN, ReleaseStatus.TORN, ReleaseStatus.LOST]
 
 
@@ -86,7 +88,7 @@ class CameraAndDaemon(RuleBasedStateMachine):
             assert (event.slot, event.generation) in self.given
             assert self.link.daemon.streams[self.id].held == before + 1
         else:
-            assert event.code in (RefusalCode.TIME_NOT_RISING, RefusalCode.TIME_STALE, RefusalCode.TIME_IN_FUTURE)
+            assert event.code in REFUSED
             self.down.append(self.link.daemon.pack_release(event))
 
     @precondition(lambda self: self.down)
@@ -98,6 +100,15 @@ class CameraAndDaemon(RuleBasedStateMachine):
         assert key in self.given
         assert key not in self.returned  # exactly one Release for each Submit
         self.returned.add(key)
+
+    @precondition(lambda self: len(self.up) > 1 or len(self.down) > 1)
+    @rule(data=st.data())
+    def reorder(self, data: st.DataObject) -> None:
+        """Packets under way change places, which no socket does: late ones are refused, nothing else comes of it."""
+        for queue in (self.up, self.down):
+            packets = data.draw(st.permutations(list(queue)))
+            queue.clear()
+            queue.extend(packets)
 
     @precondition(lambda self: self.held(LeaseState.SUBMITTED))
     @rule(data=st.data())
@@ -152,6 +163,14 @@ class CameraAndDaemon(RuleBasedStateMachine):
             stream.finish(slot, LeaseEvent.DROP, ReleaseStatus.LOST)
         self.orphans.append((stream, stream.ledger.submitted))
         self.connect()
+
+    @rule()
+    def daemon_dies(self) -> None:
+        """With all that is under way. The camera begins anew with a daemon that knows nothing."""
+        old = self.link.client.streams[self.id]
+        self.connect()
+        assert old.ledger.submitted == sum(old.ledger.released) + old.ledger.held
+        assert all(lease.generation == 0 for lease in self.link.daemon.streams[self.id].leases)
 
     @precondition(lambda self: self.orphans)
     @rule()
