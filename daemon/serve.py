@@ -24,6 +24,7 @@ def serve(config_path: str) -> int:
     """Serves until SIGTERM or SIGINT. The process is the daemon's own: it is guarded, and sealed once models serve."""
     fill_standard_descriptors()
     guard.install()
+    stop = _Stop()
     from daemon import record
 
     try:
@@ -32,7 +33,30 @@ def serve(config_path: str) -> int:
     except guard.DirtyProcess as dirty:
         print(f"fenced: dirty-process: {dirty}", file=sys.stderr)
         return 3
-    return _serve_clean(config_path)
+    return _serve_clean(config_path, stop)
+
+
+class _Stop:
+    """SIGTERM and SIGINT from the first moment: one that comes before there is a service stops it as it begins."""
+
+    def __init__(self) -> None:
+        import signal
+
+        self._service: Service | None = None
+        self._asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def begin(self, service: Service) -> None:
+        """From here signals reach the service."""
+        self._service = service
+        if self._asked:
+            service.request_stop()
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+        if self._service is not None:
+            self._service.request_stop()
 
 
 def fill_standard_descriptors() -> None:
@@ -42,7 +66,7 @@ def fill_standard_descriptors() -> None:
     os.close(descriptor)
 
 
-def _serve_clean(config_path: str) -> int:
+def _serve_clean(config_path: str, stop: _Stop) -> int:
     from daemon.audit import AuditBroken
     from daemon.config import ConfigError, load
     from daemon.privacy import close_process
@@ -52,7 +76,7 @@ def _serve_clean(config_path: str) -> int:
 
     try:
         close_process()
-        return _run(load(config_path))
+        return _run(load(config_path), stop)
     except ConfigError as error:
         print(f"fenced: bad-configuration: {error}", file=sys.stderr)
         return 2
@@ -68,9 +92,8 @@ def _serve_clean(config_path: str) -> int:
     return 3
 
 
-def _run(config: Config) -> int:
+def _run(config: Config, stop: _Stop) -> int:
     import gc
-    import signal
 
     from daemon import health
     from daemon.log import Log
@@ -90,8 +113,7 @@ def _run(config: Config) -> int:
 
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
     guard.on_violation(lambda act, detail: _report(service, log, act, detail))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.request_stop())
+    stop.begin(service)
     return service.run()
 
 

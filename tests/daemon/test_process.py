@@ -256,6 +256,24 @@ def test_the_vehicle_environment_holds_nothing_of_the_lab(vehicle_site: Path, pa
     assert b"ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_there_is_anything_to_stop_ends_the_start_in_order(
+    process: Process, number: signal.Signals
+) -> None:
+    marked = (
+        "import os, sys; from client import cli; from daemon import record; check = record.assert_as_installed\n"
+        f"record.assert_as_installed = lambda: (os.kill(os.getpid(), {int(number)}), check())\n"
+        "sys.exit(cli.main(['serve', '--config', sys.argv[1]]))"
+    )
+    child = subprocess.run(
+        vehicle.command("-c", marked, str(process.config_path)),
+        env=vehicle.environment(process._site), capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert (child.returncode, "Traceback" in child.stderr) == (0, False)
+    assert verify(str(process.folder / "state" / "audit.jsonl")).entries >= 2  # started, stopped
+    assert list(process.sockets.glob("*.sock")) == []
+
+
 def test_a_standard_descriptor_that_is_closed_is_not_given_to_a_file(vehicle_site: Path, tmp_path: Path) -> None:
     program = (
         "import os, sys; from daemon.serve import fill_standard_descriptors; os.closerange(0, 3);"
