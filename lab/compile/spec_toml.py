@@ -133,7 +133,10 @@ def _model(table: Table, folder: Path) -> ModelSpec:
 
 def _target(table: Table) -> TargetSpec:
     driver = table.choice("driver", TARGETS)
-    arch = table.choice("arch", ("x86_64", "aarch64"))
+    if driver == "hcq":
+        arch = table.text("arch", r"gfx[0-9a-f]{3,4}|sm_[0-9]{2,3}|a[0-9]{3}", "the GPU's, like gfx1100, sm_89 or a630")
+    else:
+        arch = table.choice("arch", ("x86_64", "aarch64"))
     if driver != "cpu":  # its code is for the one device in the machine, whatever processor is beside it
         table.finish()
         return TargetSpec(driver, arch, cpu="", threads=1)

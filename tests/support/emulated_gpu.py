@@ -1,7 +1,8 @@
 """In a child process: tinygrad's emulated AMD GPU, below the driver, made to work beside the host as a GPU does.
 
 The emulator executes what a doorbell announces before the write to the doorbell returns. Here a thread executes it, so
-that a submit returns while the run goes on. Everything above (queues, packets, signals) is tinygrad's and ours.
+that a submit returns while the run goes on. Everything above (queues, packets, signals) is tinygrad's and ours. Where
+tinygrad compiles in the same process the emulator stays as it is: tinygrad's settings are shared by all threads.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ _POLL_S = 0.0005
 
 
 class EmulatedGpu:
-    """The emulated kernel driver, executing on a thread. `failure`: what a queue stopped at; it then does no more."""
+    """The emulated kernel driver, executing on a thread. `failure`: what a queue stopped at; it then does no more.
 
-    def __init__(self) -> None:
+    paused: as if the GPU stood still.
+    """
+
+    def __init__(self, beside: bool) -> None:
         from test.mockgpu import mockgpu  # type: ignore[import-not-found]  # noqa: PLC0415 (of the checkout)
 
         self.driver: Any = mockgpu.drivers[0]
@@ -32,9 +36,9 @@ class EmulatedGpu:
         self.paused = False
         self._rung = threading.Event()
         self._execute = self.driver._emulate_execute
-        self.driver._emulate_execute = self._rung.set
-        self.thread = threading.Thread(target=self._work, name="emulated-gpu", daemon=True)
-        self.thread.start()
+        if beside:
+            self.driver._emulate_execute = self._rung.set
+            threading.Thread(target=self._work, name="emulated-gpu", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -49,7 +53,7 @@ class EmulatedGpu:
 
 
 def start(*, vehicle: bool = True) -> EmulatedGpu:
-    """Put the emulator under tinygrad. vehicle: with the environment and the tombstones of a vehicle process."""
+    """Put the emulator under tinygrad. vehicle: as in a vehicle process, in which nothing else uses tinygrad."""
     os.environ["DEV"] = DEV
     folder = Path(tempfile.mkdtemp(prefix="fenced-emulator-"))
     for name in ("test", "extra"):  # not the checkout's tinygrad: the wheel's is what is tried
@@ -72,4 +76,4 @@ def start(*, vehicle: bool = True) -> EmulatedGpu:
     from test.mockgpu.amd import emu  # type: ignore[import-not-found]  # noqa: PLC0415
 
     emu._get_ftz_lib()
-    return EmulatedGpu()
+    return EmulatedGpu(beside=vehicle)

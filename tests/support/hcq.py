@@ -149,13 +149,13 @@ def _groups(launch: Launch) -> tuple[int, int, int]:
     return (subject.COUNT // GROUP if is_wide else 1, 1, 1)
 
 
-def run(code: str, *arguments: str, expect: int = 0, **environment: str) -> Any:
+def run(code: str, *arguments: str, vehicle: bool = True, **environment: str) -> Any:
     """The JSON that a child prints as its last line. `code` runs after the emulator's set-up; `gpu` is the emulator."""
-    start = "from tests.support import emulated_gpu\ngpu = emulated_gpu.start()\n"
+    start = f"from tests.support import emulated_gpu\ngpu = emulated_gpu.start(vehicle={vehicle})\n"
     command = [sys.executable, "-c", start + code, *arguments]
     cleared = {name: value for name, value in os.environ.items() if name != "DEV"}
     done = subprocess.run(
         command, env=cleared | environment, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
     )
-    assert done.returncode == expect, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
