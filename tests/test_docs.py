@@ -17,6 +17,7 @@ from lab.compile import spec_toml
 from lab.compile.compiler import compile_spec
 from lab.compile.spec_toml import load_spec
 from lab.sign.throwaway import sign_throwaway
+from tests.lab.compile.python_pipelines import PIPELINE, write_pipeline
 from tests.lab.compile.test_compile_bundle import TWO_INPUTS
 from tests.lab.compile.tiny_models import SPEC
 from tests.support.bundles import BundleMaker
@@ -66,11 +67,17 @@ def test_every_key_of_a_spec_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
     for text in (mosaic, SPEC.replace("\n[check]", TWO_INPUTS)):
         (tmp_path / "spec.toml").write_text(text)
         load_spec(tmp_path / "spec.toml")
-    assert {"demosaic", "cfa", "max_skew_ms", "dims"} <= asked
+    load_spec(write_pipeline(tmp_path))
+    assert {"demosaic", "cfa", "max_skew_ms", "dims", "max_age_ms", "hand_over"} <= asked
     page = (REPOSITORY / "docs" / "compile.md").read_text()
     explained = set(re.findall(r"`(?:\w+\.)?(\w+)`", " ".join(re.findall(r"^\|([^|]*)\|", page, re.MULTILINE))))
-    tables = {"model", "target", "input", "output", "check", "timing"}
+    tables = {"model", "target", "input", "output", "check", "timing", "aux", "state"}
     assert asked - tables == explained - tables
+
+
+def test_the_example_of_a_python_pipeline_is_the_one_that_the_tests_compile() -> None:
+    (text,) = blocks("docs/compile.md", "python")
+    assert text.strip() in PIPELINE
 
 
 def test_the_example_of_a_spec_is_one(tmp_path: Path) -> None:

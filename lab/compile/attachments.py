@@ -46,16 +46,20 @@ class Attached:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a compile started from, by SHA-256 (lowercase hex): the spec, the model's file, and the model as checked."""
+    """What a compile started from, by SHA-256 (lowercase hex): the spec, the model's file, and the model as checked.
+
+    model: None where the model's file is Python: it is run, and not turned into another form.
+    """
 
     spec: str
     model_file: str
-    model: str
+    model: str | None
 
 
-def sources(spec: Spec, model_data: bytes) -> Sources:
+def sources(spec: Spec, model_data: bytes | None) -> Sources:
     """The digests of what stands on the disk now; `model_data` is the model that was compiled."""
-    return Sources(_sha256(spec.path.read_bytes()), _sha256(spec.model.source.read_bytes()), _sha256(model_data))
+    model = None if model_data is None else _sha256(model_data)
+    return Sources(_sha256(spec.path.read_bytes()), _sha256(spec.model.source.read_bytes()), model)
 
 
 def attachments(
@@ -115,7 +119,7 @@ def accuracy(spec: Spec, digests: Mapping[str, str], checked: Sequence[CheckResu
             "blobs": dict(digests),
             "model": {"name": spec.model.name, "version": spec.model.version, "release": spec.model.release},
             "steps": spec.check.steps,
-            "onnxruntimeTolerance": f"{spec.check.onnxruntime_tolerance:g}",
+            **({} if spec.model.function else {"onnxruntimeTolerance": f"{spec.check.onnxruntime_tolerance:g}"}),
             "checks": [{"name": one.name, "seen": one.seen} for one in checked],
         }
     )
@@ -129,7 +133,7 @@ def provenance(
     materials = [
         {"name": spec.path.name, "digest": {"sha256": origin.spec}},
         {"name": spec.model.source.name, "digest": {"sha256": origin.model_file}},
-        {"name": "model as checked, sizes fixed", "digest": {"sha256": origin.model}},
+        *([{"name": "model as checked, sizes fixed", "digest": {"sha256": origin.model}}] if origin.model else []),
         *({"uri": f"pkg:pypi/{name}@{found}"} for name, found in tools.items()),
     ]
     return _encode(

@@ -1,10 +1,10 @@
 """Captures the pipeline's launches with tinygrad's JIT and reads them into plain values.
 
-TinyJit with `prune` runs the function once, records the second call, and drops what does not depend on the frames
+TinyJit with `prune` runs the function once, records the second call, and drops what does not depend on the inputs
 (such results are constants: they become weights). What it recorded is a list of calls of compiled kernels on buffers.
-Buffers are sorted into four kinds: a JIT input is a frame, a returned tensor an output, anything else a kernel writes
-is arena, anything else is weights. Of the arena only sizes and offsets leave this file, never contents, and a frame
-or an output has no contents to leave.
+Buffers are sorted: a JIT input is a frame, an aux input or a state, as declared; a returned tensor is an output,
+anything else a kernel writes is arena, anything else is weights. Only a state among the inputs may be written. Of the
+arena only sizes and offsets leave this file, never contents; inputs and outputs have no contents to leave.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Buffer
 from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
@@ -63,7 +64,8 @@ class CapturedLaunch:
 
 @dataclass(frozen=True)
 class CapturedBuffer:
-    """Memory of the capture. `index`: which frame or output it is; `offset`: where in the arena or in the weights."""
+    """Memory of the capture. `index`: which input of its kind, or which output, it is; `offset`: where in the arena or
+    in the weights."""
 
     kind: BufferKind
     size_bytes: int
@@ -89,30 +91,60 @@ class Capture:
         return sum(self.kernels[one.kernel].flops for one in self.launches)
 
 
+@dataclass(frozen=True)
+class Input:
+    """One argument of a function: FRAME, AUX or STATE, its numpy type, and its shape (None: as many bytes as come)."""
+
+    kind: BufferKind
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+
+
 class CapturedFunction:
-    """A function of frames under TinyJit: `eager` and `captured` runs, and the capture itself.
+    """A function of frames, aux inputs and states under TinyJit: `eager` and `captured` runs, and the capture itself.
+
+    Values go in and out as bytes. A run gives the bytes of every output and then those of every state as the function
+    left it, so a next step can be given them: no state is kept here.
 
     device: tinygrad's name of the only device whose kernels and buffers are taken.
+    inputs: what the function takes, in order, states last; None: frames only.
     """
 
-    def __init__(self, function: Callable[..., list[Any]], device: str = "CPU") -> None:
+    def __init__(
+        self, function: Callable[..., list[Any]], device: str = "CPU", inputs: Sequence[Input] | None = None
+    ) -> None:
         self._function = function
         self._device = device
+        self._inputs = inputs
         self._jit = TinyJit(function, prune=True)
 
-    def eager(self, frames: Sequence[bytes]) -> list[bytes]:
-        """Output bytes of an ordinary call, each kernel launched as tinygrad schedules it."""
-        outputs = self._function(*map(_device_frame, frames))
+    def eager(self, values: Sequence[bytes]) -> list[bytes]:
+        """Output bytes, then state bytes, of an ordinary call, each kernel launched as tinygrad schedules it."""
+        tensors = self._tensors(values)
+        outputs = self._function(*tensors)
         Tensor.realize(*outputs)
-        return [bytes(one.data()) for one in outputs]
+        return self._bytes(outputs, tensors)
 
-    def record(self, frames: Sequence[bytes]) -> None:
+    def record(self, values: Sequence[bytes]) -> None:
         """Makes TinyJit record the function; needs one ordinary call first."""
         for _ in range(2):
-            self._jit(*map(_device_frame, frames))
+            self._jit(*self._tensors(values))
 
-    def captured(self, frames: Sequence[bytes], *, poison: bool = False) -> list[bytes]:
-        """Output bytes of a replay of the recorded calls.
+    def _tensors(self, values: Sequence[bytes]) -> list[Any]:
+        if self._inputs is None:
+            return list(map(_device_frame, values))
+        return [_device_tensor(one, value) for one, value in zip(self._inputs, values, strict=True)]
+
+    def _bytes(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> list[bytes]:
+        states = [
+            tensor
+            for one, tensor in zip(self._inputs or (), tensors, strict=self._inputs is not None)
+            if one.kind is BufferKind.STATE
+        ]
+        return [bytes(one.data()) for one in (*outputs, *states)]
+
+    def captured(self, values: Sequence[bytes], *, poison: bool = False) -> list[bytes]:
+        """Output bytes, then state bytes, of a replay of the recorded calls.
 
         `poison` fills arena and outputs with 0xFF (NaN) first: a result that reads what no launch wrote shows it.
         """
@@ -120,13 +152,15 @@ class CapturedFunction:
             for buffer in self._written():
                 poison_bytes = memoryview(bytearray(b"\xff" * buffer.nbytes))
                 buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=poison_bytes))
-        outputs = self._jit(*map(_device_frame, frames))
-        return [bytes(one.data()) for one in outputs]
+        tensors = self._tensors(values)
+        outputs = self._jit(*tensors)
+        return self._bytes(outputs, tensors)
 
     def capture(self, weights_align_bytes: int = 64) -> Capture:
         """What was recorded, as values. Raises CompileRefused where a call is not a kernel on this device."""
         captured = self._jit.captured
-        return _Reader(captured.linear.src, captured.ret, self._device, weights_align_bytes).read()
+        kinds = None if self._inputs is None else [one.kind for one in self._inputs]
+        return _Reader(captured.linear.src, captured.ret, self._device, weights_align_bytes, kinds).read()
 
     def _written(self) -> list[Any]:
         written: dict[int, Any] = {}
@@ -143,10 +177,23 @@ def _device_frame(frame: bytes) -> Any:
     return Tensor(bytes(frame)).to(None).contiguous().realize()
 
 
+def _device_tensor(declared: Input, value: bytes) -> Any:
+    shape = (len(value) // declared.dtype.itemsize,) if declared.shape is None else declared.shape
+    return Tensor(np.frombuffer(value, declared.dtype).reshape(shape).copy()).to(None).contiguous().realize()
+
+
 class _Reader:
     """Reads the recorded calls in order; buffers get their numbers in the order in which they are first used."""
 
-    def __init__(self, calls: Sequence[Any], outputs: Sequence[Any], device: str, weights_align_bytes: int) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Any],
+        outputs: Sequence[Any],
+        device: str,
+        weights_align_bytes: int,
+        kinds: Sequence[BufferKind] | None,
+    ) -> None:
+        self.kinds = kinds
         self.calls, self.device, self.weights_align_bytes = calls, device, weights_align_bytes
         self.kernels: list[Kernel] = []
         self.kernel_by_key: dict[bytes, int] = {}
@@ -172,8 +219,21 @@ class _Reader:
         spans = tuple(self._span(arguments[slot]) for slot in program.arg.globals)
         for span, access in zip(spans, self.kernels[kernel].access, strict=True):
             if access is not Access.READ:
+                self._refuse_written_input(span.buffer)
                 self.written.add(span.buffer)
         self.launches.append(CapturedLaunch(kernel, spans))
+
+    def _refuse_written_input(self, buffer: int) -> None:
+        base = self.bases[buffer]
+        if isinstance(base, tuple) and self._kind(base[0]) is not BufferKind.STATE:
+            kind = self._kind(base[0]).name.lower()
+            raise CompileRefused(
+                CompileRefusal.PIPELINE, f"argument {base[0]} of the pipeline", expected="inputs that are only read",
+                found=f"a launch that writes to this {kind}", todo="work on a copy, or declare it a [[state]]",
+            )  # fmt: skip
+
+    def _kind(self, slot: int) -> BufferKind:
+        return BufferKind.FRAME if self.kinds is None else self.kinds[slot]
 
     def _kernel(self, program: Any, call: Any) -> int:
         if program.key in self.kernel_by_key:
@@ -229,12 +289,18 @@ class _Reader:
         """Kinds and places: arena buffers and weights one after another, each aligned."""
         buffers: list[CapturedBuffer] = []
         weights = bytearray()
-        arena = [index for index in range(len(self.bases)) if index in self.written and index not in outputs]
+        arena = [
+            index
+            for index, base in enumerate(self.bases)
+            if index in self.written and index not in outputs and not isinstance(base, tuple)
+        ]
         places, arena_bytes = place([self._lifetime(index) for index in arena], ARENA_ALIGN_BYTES)
         offsets = dict(zip(arena, places, strict=True))
         for index, base in enumerate(self.bases):
             if isinstance(base, tuple):
-                buffers.append(CapturedBuffer(BufferKind.FRAME, base[1], index=base[0]))
+                kind = self._kind(base[0])
+                first = 0 if self.kinds is None else self.kinds.index(kind)
+                buffers.append(CapturedBuffer(kind, base[1], index=base[0] - first))
             elif index in outputs:
                 buffers.append(CapturedBuffer(BufferKind.OUTPUT, base.nbytes, index=outputs.index(index)))
             elif index in self.written:

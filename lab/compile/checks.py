@@ -8,7 +8,7 @@ fails raises CompileRefused; one that passes says by how much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,9 @@ from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import Spec
 
 Run = Callable[[Sequence[bytes]], list[bytes]]
-"""Frames' bytes to the bytes of each output tensor."""
+"""The bytes of frames, aux inputs and states to those of each output tensor, and then of each state as it was left."""
 _NOISE_SEED = 0xF3
+_AUX_SEED = 0xA0
 _ONNXRUNTIME_ERRORS_ONLY = 3
 
 
@@ -47,6 +48,45 @@ def step_frames(spec: Spec, step: int, inputs: Sequence[int] | None = None) -> l
             golden.fill(frame, golden.input_seed(_NOISE_SEED + seed, index))
             frames.append(frame.tobytes())
     return frames
+
+
+def step_aux(spec: Spec, step: int, only: int | None = None) -> list[bytes]:
+    """The aux inputs of one step. `only`: no other differs from step 0's."""
+    values = []
+    for index, one in enumerate(spec.aux):
+        value = np.empty(one.size_bytes, np.uint8)
+        number = step if only in (None, index) else 0
+        golden.fill_elements(value, one.dtype, golden.input_seed(_AUX_SEED + number, index))
+        values.append(value.tobytes())
+    return values
+
+
+def step_inputs(spec: Spec, step: int) -> list[bytes]:
+    """Frames and aux inputs of one step."""
+    return [*step_frames(spec, step), *step_aux(spec, step)]
+
+
+def every_step(spec: Spec) -> Iterator[list[bytes]]:
+    """Frames and aux inputs of each of the spec's steps, one after another: all at once may be gigabytes."""
+    return (step_inputs(spec, step) for step in range(spec.check.steps))
+
+
+def initial_states(spec: Spec) -> list[bytes]:
+    """What every state is before the first run."""
+    return [bytes(one.size_bytes) for one in spec.states]
+
+
+def recurrent(spec: Spec, run: Run, inputs: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """The results of one run after another, each given the states that the one before left.
+
+    inputs: frames and aux inputs of each step; a step that brings states of its own behind them is given those.
+    """
+    states = initial_states(spec)
+    for values in inputs:
+        own = list(values)[len(spec.inputs) + len(spec.aux) :]
+        result = run([*values, *([] if own else states)])
+        states = result[len(result) - len(states) :]
+        yield result
 
 
 def require_equal(name: str, tensors: Sequence[str], expected: Sequence[bytes], found: Sequence[bytes]) -> None:
@@ -125,12 +165,33 @@ def check_other_pixels_matter(
 
 
 def check_every_input_matters(spec: Spec, kinds: Sequence[str], run: Run) -> CheckResult:
-    """Refuses an input that, changed alone, changes no output (cases/runtime.md row 3)."""
-    still = run(step_frames(spec, 0))
-    for index, one in enumerate(spec.inputs):
-        if _same(kinds, run(step_frames(spec, 1, inputs=[index])), still):
+    """Refuses an input that, changed alone in the first step, changes no output (cases/runtime.md row 3).
+
+    Where there is state the change may show in any of the spec's steps; a state is an input here like the others.
+    """
+    steps = spec.check.steps if spec.states else 1
+    still_inputs = [step_inputs(spec, 0)] * steps
+    outputs = len(kinds)
+    still = [one[:outputs] for one in recurrent(spec, run, still_inputs)]
+    for index, name in enumerate(spec.names):
+        moved = _first_step_changed(spec, index)
+        results = recurrent(spec, run, [moved, *still_inputs[1:]])
+        if all(_same(kinds, one[:outputs], other) for one, other in zip(results, still, strict=True)):
+            what = "input" if index < len(spec.inputs) + len(spec.aux) else "state"
             raise CompileRefused(
-                CompileRefusal.INPUT_WITHOUT_EFFECT, f"input {one.name!r}", expected="some output that depends on it",
-                found="the same values whatever its pixels", todo="take the input out of the spec, or mend the model",
+                CompileRefusal.INPUT_WITHOUT_EFFECT, f"{what} {name!r}", expected="some output that depends on it",
+                found=f"the same values whatever it is, over {steps} steps" if spec.states else
+                "the same values whatever its pixels", todo=f"take the {what} out of the spec, or mend the model",
             )  # fmt: skip
-    return CheckResult("every input matters", ", ".join(one.name for one in spec.inputs))
+    return CheckResult("every input matters", ", ".join(spec.names))
+
+
+def _first_step_changed(spec: Spec, index: int) -> list[bytes]:
+    """Frames, aux inputs and states of step 0, but number `index` of them changed alone."""
+    frames, states = step_frames(spec, 1, inputs=[index]), initial_states(spec)
+    aux, state = index - len(spec.inputs), index - len(spec.inputs) - len(spec.aux)
+    if state >= 0:
+        value = np.empty(spec.states[state].size_bytes, np.uint8)
+        golden.fill_elements(value, spec.states[state].dtype, golden.input_seed(_AUX_SEED, index))
+        states[state] = value.tobytes()
+    return [*frames, *step_aux(spec, 1, only=aux), *states]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from abi.graph import Launch, OutputView, encode
 from lab.compile import checks
 from lab.compile.attachments import attachments, sources
 from lab.compile.checks import CheckResult
+from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.report import CompileReport, LaunchReport, Stage
 from lab.compile.spec import Spec
 from lab.compile.spec_toml import load_spec
@@ -28,7 +30,9 @@ from lab.compile.target import Target, open_target
 
 if TYPE_CHECKING:
     from lab.compile.capture import Capture, CapturedFunction
-    from lab.compile.model import Model
+    from lab.compile.model import Model, TensorInfo
+    from lab.compile.pipeline import Pipeline
+    from lab.compile.python_pipeline import PythonPipeline
 
 STAGES = ("read", "build", "first run", "capture", "check", "link", "pack", "run packed")
 
@@ -59,7 +63,9 @@ class _Captured:
     """The captured function with what the later stages need of it."""
 
     target: Target
-    model: Model
+    outputs: tuple[TensorInfo, ...]
+    model: Model | None
+    """None where the pipeline is written in Python: there is nothing for onnxruntime to run."""
     function: CapturedFunction
     capture: Capture
     tensors: tuple[str, ...]
@@ -84,42 +90,75 @@ def compile_spec(spec_path: Path, out_path: Path, *, progress: Progress | None =
 def _capture_and_check(spec: Spec, target: Target, stages: _Stages) -> tuple[_Captured, list[CheckResult]]:
     # these import tinygrad, which must find the compiler's environment already set
     from lab.compile.capture import CapturedFunction  # noqa: PLC0415
-    from lab.compile.model import load_model  # noqa: PLC0415
-    from lab.compile.network import operators  # noqa: PLC0415
     from lab.compile.pack import output_views  # noqa: PLC0415
-    from lab.compile.pipeline import build_pipeline  # noqa: PLC0415
+    from lab.compile.python_pipeline import declared_inputs  # noqa: PLC0415
 
     with stages("build"):
-        model = load_model(spec, operators())
-        pipeline = build_pipeline(spec, model, target)
-        function = CapturedFunction(pipeline, target.tinygrad_device)
+        pipeline, model = _build(spec, target)
+        function = CapturedFunction(pipeline, target.tinygrad_device, declared_inputs(spec))
+    eager = checks.recurrent(spec, function.eager, checks.every_step(spec))
     with stages("first run"):
-        eager = [function.eager(checks.step_frames(spec, 0))]
+        expected = [next(eager)]
     with stages("capture"):
-        function.record(checks.step_frames(spec, 1))
+        _record(spec, function)
         capture = function.capture(target.align_bytes)
-        views = tuple(output_views(spec, model, capture, pipeline.tensors))
-    captured = _Captured(target, model, function, capture, pipeline.tensors, views)
+        views = tuple(output_views(spec, pipeline.outputs, capture, pipeline.tensors))
+    captured = _Captured(target, pipeline.outputs, model, function, capture, pipeline.tensors, views)
     with stages("check"):
-        eager += [function.eager(checks.step_frames(spec, step)) for step in range(1, spec.check.steps)]
-        results = _check(spec, captured, eager)
+        expected += eager
+        results = _check(spec, captured, expected)
     return captured, results
 
 
+def _build(spec: Spec, target: Target) -> tuple[Pipeline | PythonPipeline, Model | None]:
+    from lab.compile.model import load_model  # noqa: PLC0415 (as above)
+    from lab.compile.network import operators  # noqa: PLC0415
+    from lab.compile.pipeline import build_pipeline  # noqa: PLC0415
+    from lab.compile.python_pipeline import load_pipeline  # noqa: PLC0415
+
+    if spec.model.function:
+        return load_pipeline(spec), None
+    model = load_model(spec, operators())
+    return build_pipeline(spec, model, target), model
+
+
+def _record(spec: Spec, function: CapturedFunction) -> None:
+    """Records the function; a Python pipeline that reads values, or returns none of its inputs, cannot be."""
+    values = [*checks.step_inputs(spec, 1), *checks.initial_states(spec)]
+    if not spec.model.function:
+        function.record(values)
+        return
+    try:
+        function.record(values)
+    except CompileRefused:
+        raise
+    except Exception as error:  # whatever tinygrad meets in a user's code
+        raise CompileRefused(
+            CompileRefusal.PIPELINE, f"{spec.model.source.name}:{spec.model.function}, recording it",
+            expected="a function of tensors whose results all depend on its inputs",
+            found=f"{type(error).__name__}: {error}", todo="compute with tensors only: no .item(), .numpy(), .tolist()",
+        ) from error  # fmt: skip
+
+
 def _check(spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]) -> list[CheckResult]:
-    reference = checks.Reference(spec, captured.model, captured.tensors)
+    reference = None if captured.model is None else checks.Reference(spec, captured.model, captured.tensors)
     replayed = []
-    for step, expected in enumerate(eager):
-        frames = checks.step_frames(spec, step)
-        replayed.append(captured.function.captured(frames, poison=True))
-        checks.require_equal(f"step {step}: recorded calls", captured.tensors, expected, replayed[-1])
-        reference.compare(frames, replayed[-1])
-    by_name = {one.name: one.dtype for one in captured.model.outputs}
+    names = [*captured.tensors, *(one.name for one in spec.states)]
+    run = partial(captured.function.captured, poison=True)
+    for step, found in enumerate(checks.recurrent(spec, run, checks.every_step(spec))):
+        checks.require_equal(f"step {step}: recorded calls", names, eager[step], found)
+        replayed.append(found[: len(captured.tensors)])
+        if reference is not None:
+            reference.compare(checks.step_frames(spec, step), replayed[-1])
+    by_name = {one.name: one.dtype for one in captured.outputs}
     kinds = [by_name[tensor] for tensor in captured.tensors]
-    worst = ", ".join(f"{tensor} {value:.2e}" for tensor, value in reference.worst.items())
+    results = [CheckResult("eager = captured", f"bit for bit over {len(eager)} steps, arena and outputs poisoned")]
+    if reference is not None:
+        worst = ", ".join(f"{tensor} {value:.2e}" for tensor, value in reference.worst.items())
+        allowed = f"allowed {spec.check.onnxruntime_tolerance:g}"
+        results.append(CheckResult("onnxruntime", f"worst |difference| {worst}; {allowed}"))
     return [
-        CheckResult("eager = captured", f"bit for bit over {len(eager)} steps, arena and outputs poisoned"),
-        CheckResult("onnxruntime", f"worst |difference| {worst}; allowed {spec.check.onnxruntime_tolerance:g}"),
+        *results,
         checks.check_other_pixels_matter(captured.tensors, kinds, replayed),
         checks.check_every_input_matters(spec, kinds, captured.function.captured),
     ]
@@ -136,11 +175,11 @@ def _pack_and_check(
     with stages("pack"):
         graph = pack.build_graph(spec, captured.capture, target, captured.views, captured.tensors)
         graph = pack.with_code(graph, target, len(code))
-        goldens = [captured.function.captured(pack.golden_frames(spec, seed)) for seed in pack.GOLDEN_SEEDS]
+        goldens = [captured.function.captured(pack.golden_values(spec, seed)) for seed in pack.GOLDEN_SEEDS]
         cut = [pack.view_bytes(captured.views, spec, captured.tensors, one) for one in goldens]
         graph, golden_blob = pack.with_goldens(graph, cut)
         parts = {"graph": encode(graph), "code": code, "weights": captured.capture.weights, "goldens": golden_blob}
-        origin = sources(spec, captured.model.data)
+        origin = sources(spec, None if captured.model is None else captured.model.data)
         with tempfile.TemporaryDirectory(dir=out_path.parent, prefix=f".{out_path.name}.") as folder:
             candidate = Path(folder) / "candidate"
             pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts))
@@ -171,12 +210,14 @@ def _check_packed(spec: Spec, captured: _Captured, candidate: Path) -> CheckResu
     from lab.compile import pack  # noqa: PLC0415 (imports tinygrad)
     from lab.compile.packed import open_packed  # noqa: PLC0415
 
-    names = [one.name for one in spec.outputs]
+    names = [*(one.name for one in spec.outputs), *(one.name for one in spec.states)]
+    run = captured.function.captured
     with open_packed(candidate) as packed:
-        for step in range(spec.check.steps):
-            frames = checks.step_frames(spec, step)
-            expected = pack.view_bytes(captured.views, spec, captured.tensors, captured.function.captured(frames))
-            checks.require_equal(f"step {step}: packed bundle", names, expected, packed.run(frames))
+        for step, found in enumerate(checks.recurrent(spec, run, checks.every_step(spec))):
+            outputs, states = found[: len(captured.tensors)], found[len(captured.tensors) :]
+            expected = [*pack.view_bytes(captured.views, spec, captured.tensors, outputs), *states]
+            got = [*packed.run(checks.step_inputs(spec, step)), *packed.states()]
+            checks.require_equal(f"step {step}: packed bundle", names, expected, got)
     return CheckResult("captured = packed and run by the HAL", f"bit for bit over {spec.check.steps} steps")
 
 

@@ -59,7 +59,6 @@ class Gather:
             first = first + one
         return first.cast(dtypes.float)
 
-
     def whole_bytes(self, frame: Any) -> Any:
         """Code values of a component whose samples are whole bytes, as bytes in memory: uint8 [rows, columns]."""
         (only,) = self._bits

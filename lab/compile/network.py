@@ -23,9 +23,7 @@ ELEMENTWISE = frozenset((
     "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow",
     "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh", "Where",
 ))  # fmt: skip
-VIEWS = frozenset(
-    ("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Flatten", "Split", "Expand", "Gather")
-)
+VIEWS = frozenset(("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Flatten", "Split", "Expand", "Gather"))
 
 Operator = Callable[..., Any]
 Node = Any

@@ -18,6 +18,7 @@ from abi import golden
 from abi.graph import (
     HAL_VERSION,
     Argument,
+    AuxInput,
     Buffer,
     BufferKind,
     DType,
@@ -30,12 +31,14 @@ from abi.graph import (
     Output,
     OutputView,
     Program,
+    StateBuffer,
 )
 from abi.packet import ABI_VERSION
 from lab.compile.arena import plan_arena
 from lab.compile.attachments import Attached
 from lab.compile.capture import ARENA_ALIGN_BYTES, Capture, CapturedBuffer
-from lab.compile.model import Model
+from lab.compile.checks import initial_states
+from lab.compile.model import TensorInfo
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import OutputSpec, Spec
 from lab.compile.target import Target
@@ -44,11 +47,14 @@ from signing import statement
 
 GOLDEN_SEEDS = (0x5EED_0001, 0x5EED_0002)
 _NS_PER_MS = 1_000_000
+_INPUTS = (BufferKind.FRAME, BufferKind.AUX, BufferKind.STATE)
 
 
-def output_views(spec: Spec, model: Model, capture: Capture, tensors: Sequence[str]) -> list[OutputView]:
+def output_views(
+    spec: Spec, outputs: Sequence[TensorInfo], capture: Capture, tensors: Sequence[str]
+) -> list[OutputView]:
     """The spec's outputs as views into their tensor's buffer. Raises CompileRefused for a slice that does not fit."""
-    kinds = {one.name: one for one in model.outputs}
+    kinds = {one.name: one for one in outputs}
     views = []
     for index, one in enumerate(spec.outputs):
         dtype = DType[kinds[one.tensor].dtype.upper()]
@@ -75,7 +81,7 @@ def build_graph(
 ) -> Graph:
     """The graph of a capture, without code ranges and goldens: one entrypoint with every input and every output."""
     buffers, launches, number = _buffers_and_launches(capture, target)
-    of_frame = {one.index: number[i] for i, one in enumerate(capture.buffers) if one.kind is BufferKind.FRAME}
+    of_input = {(one.kind, one.index): number[i] for i, one in enumerate(capture.buffers) if one.kind in _INPUTS}
     of_output = [number[capture.output_buffers[tensors.index(one.tensor)]] for one in spec.outputs]
     return Graph(
         abi_version=ABI_VERSION,
@@ -90,11 +96,25 @@ def build_graph(
         ),
         launches=launches,
         frames=tuple(
-            FrameInput(one.name, one.stream, one.stream_format, of_frame[index])
+            FrameInput(one.name, one.stream, one.stream_format, of_input[BufferKind.FRAME, index])
             for index, one in enumerate(spec.inputs)
         ),
-        aux=(),
-        states=(),
+        aux=tuple(
+            AuxInput(
+                one.name,
+                one.dtype,
+                one.shape,
+                of_input[BufferKind.AUX, index],
+                round(one.max_age_ms * _NS_PER_MS),
+                one.default is not None,
+                one.default or b"",
+            )
+            for index, one in enumerate(spec.aux)
+        ),
+        states=tuple(
+            StateBuffer(one.name, one.dtype, one.shape, of_input[BufferKind.STATE, index], one.hand_over)
+            for index, one in enumerate(spec.states)
+        ),
         # tolerances stay 0: the code is built for one CPU baseline or device and calls no library: equal bits
         outputs=tuple(Output(view, buffer) for view, buffer in zip(views, of_output, strict=True)),
         entrypoints=(_entrypoint(spec, len(launches)),),
@@ -116,7 +136,7 @@ def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:
         first_launch=0,
         launch_count=launch_count,
         frames=tuple(range(len(spec.inputs))),
-        aux=(),
+        aux=tuple(range(len(spec.aux))),
         outputs=tuple(range(len(spec.outputs))),
         max_skew_ns=round(spec.timing.max_skew_ms * _NS_PER_MS),
         budget_ns=round(spec.timing.budget_ms * _NS_PER_MS),
@@ -151,14 +171,18 @@ def _buffer(captured: CapturedBuffer, align_bytes: int) -> Buffer:
     return Buffer(captured.kind, captured.size_bytes, captured.offset, align_bytes)
 
 
-def golden_frames(spec: Spec, seed: int) -> list[bytes]:
-    """The frames of one self-test run, as `abi.golden` makes them from its seed."""
+def golden_values(spec: Spec, seed: int) -> list[bytes]:
+    """Frames, aux inputs and initial states of one self-test run, as `abi.golden` makes them from its seed."""
     frames = []
     for index, one in enumerate(spec.inputs):
         frame = np.empty(one.buffer_bytes, np.uint8)
         golden.fill(frame, golden.input_seed(seed, index))
         frames.append(frame.tobytes())
-    return frames
+    for index, aux in enumerate(spec.aux, len(spec.inputs)):
+        value = np.empty(aux.size_bytes, np.uint8)
+        golden.fill_elements(value, aux.dtype, golden.input_seed(seed, index))
+        frames.append(value.tobytes())
+    return [*frames, *initial_states(spec)]
 
 
 def view_bytes(
@@ -205,6 +229,8 @@ def write(
 
 
 def memory_bytes(graph: Graph, parts: Mapping[str, bytes]) -> int:
-    """What the vehicle must have free: the arena, the blobs, and two sets of frames and outputs."""
-    bound = sum(one.size_bytes for one in graph.buffers if one.kind in (BufferKind.FRAME, BufferKind.OUTPUT))
-    return graph.arena_bytes + sum(map(len, parts.values())) + 2 * bound
+    """What the vehicle must have free: the arena, the state, the blobs, and two sets of frames, aux and outputs."""
+    kinds = (BufferKind.FRAME, BufferKind.AUX, BufferKind.OUTPUT)
+    bound = sum(one.size_bytes for one in graph.buffers if one.kind in kinds)
+    state = sum(one.size_bytes for one in graph.buffers if one.kind is BufferKind.STATE)
+    return graph.arena_bytes + state + sum(map(len, parts.values())) + 2 * bound

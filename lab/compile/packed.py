@@ -18,7 +18,7 @@ from lab.sign.pack import open_checked
 
 
 class PackedModel:
-    """A loaded bundle with its frame and output buffers bound."""
+    """A loaded bundle with its frame, aux and output buffers bound. Its state goes on from run to run."""
 
     def __init__(self, accelerator: Accelerator, executable: Executable) -> None:
         self.accelerator, self.executable = accelerator, executable
@@ -29,6 +29,10 @@ class PackedModel:
             size = graph.buffers[graph.frames[frame].buffer].size_bytes
             self.frames.append(accelerator.allocate(f"frame {index}", size))
             self.bindings.bind_frame(index, self.frames[-1])
+        for index, aux in enumerate(graph.entrypoints[0].aux):
+            size = graph.buffers[graph.aux[aux].buffer].size_bytes
+            self.frames.append(accelerator.allocate(f"aux {index}", size))
+            self.bindings.bind_aux(index, self.frames[-1])
         self.outputs = {}
         for index, (number, size) in enumerate(
             zip(self.bindings.output_buffers, self.bindings.output_bytes(), strict=True)
@@ -37,7 +41,7 @@ class PackedModel:
             self.bindings.bind_output(index, self.outputs[number])
 
     def run(self, frames: Sequence[bytes]) -> list[bytes]:
-        """The bytes of each named output for the frames' bytes, in the graph's order."""
+        """The bytes of each named output for the bytes of frames and then aux inputs, in the graph's order."""
         for buffer, frame in zip(self.frames, frames, strict=True):
             buffer.view[:] = frame
         fence = self.accelerator.submit(self.executable, self.bindings)
@@ -50,6 +54,10 @@ class PackedModel:
             view = output.view
             parts.append(bytes(self.outputs[output.buffer].view[view.offset : view.offset + view.size_bytes]))
         return parts
+
+    def states(self) -> list[bytes]:
+        """The bytes of every state, in the graph's order."""
+        return [bytes(self.executable.state(one.name)) for one in self.executable.graph.states]
 
 
 @contextmanager

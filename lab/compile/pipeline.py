@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lab.compile.model import Model
+from lab.compile.model import Model, TensorInfo
 from lab.compile.network import Network, read_network
 from lab.compile.preprocess import Preprocessor
 from lab.compile.rewrite import fold_batch_norm
@@ -21,11 +21,13 @@ from lab.compile.target import Target
 class Pipeline:
     """The function that a bundle computes. `tensors` names its results, in order."""
 
-    def __init__(self, spec: Spec, network: Network) -> None:
+    def __init__(self, spec: Spec, network: Network, outputs: tuple[TensorInfo, ...]) -> None:
         self.inputs = spec.inputs
         self.network = network
         self.preprocessors = [Preprocessor(one) for one in spec.inputs]
-        self.tensors = tuple(dict.fromkeys(one.tensor for one in spec.outputs))
+        self.tensors = tensors_of(spec)
+        self.outputs = outputs
+        """The model's outputs, of which `tensors` are some."""
 
     def __call__(self, *frames: Any) -> list[Any]:
         """Lazy output tensors for the frames' bytes, each a uint8 Tensor [buffer_bytes]."""
@@ -37,6 +39,11 @@ class Pipeline:
         return [outputs[name].contiguous() for name in self.tensors]
 
 
+def tensors_of(spec: Spec) -> tuple[str, ...]:
+    """The tensors that the spec's outputs are cut from, each once."""
+    return tuple(dict.fromkeys(one.tensor for one in spec.outputs))
+
+
 def build_pipeline(spec: Spec, model: Model, target: Target) -> Pipeline:
     """Reads the model onto the open device and rewrites it for the target."""
     with tempfile.TemporaryDirectory() as folder:
@@ -45,4 +52,4 @@ def build_pipeline(spec: Spec, model: Model, target: Target) -> Pipeline:
         network = read_network(path)
     fold_batch_norm(network)
     target.rewrite(network)
-    return Pipeline(spec, network)
+    return Pipeline(spec, network, model.outputs)

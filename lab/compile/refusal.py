@@ -17,6 +17,7 @@ class CompileRefusal(Enum):
     SPEC_KEY_UNKNOWN = "spec-key-unknown"
     SPEC_VALUE = "spec-value"
     MODEL_UNREADABLE = "model-unreadable"
+    PIPELINE = "pipeline"
     FOREIGN_DOMAIN = "foreign-domain"
     UNKNOWN_OPERATOR = "unknown-operator"
     DYNAMIC_SIZE = "dynamic-size"

@@ -8,8 +8,10 @@ Unknown keys are refused, and so is everything unspecified: range, matrix and th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
+from abi.graph import DType
 from abi.stream_format import Plane, StreamFormat
 
 
@@ -21,9 +23,11 @@ class ModelSpec:
     version: str
     """Semantic version."""
     source: Path
-    """The ONNX file, absolute; in the file relative to the spec."""
+    """The ONNX file, or the Python file of `function`, absolute; in the file relative to the spec."""
     release: int
     """Rollback counter, 1..2^63-1."""
+    function: str = ""
+    """The function in a Python file that builds the pipeline (`lab.compile.python_pipeline`); empty: an ONNX file."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class InputSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     layout: str
+    """`NCHW`; or `bytes`, for Python pipelines: the frame's bytes as they are, uint8 [buffer_bytes]."""
     channels: str
     """`RGB` or `BGR`: the order of the tensor's channels, and of mean and std; or `GREY`: one channel."""
     demosaic: str = ""
@@ -100,11 +105,43 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """Name, element type and shape of a tensor that is no frame and no output."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return prod(self.shape) * self.dtype.item_bytes
+
+
+@dataclass(frozen=True)
+class AuxSpec(TensorSpec):
+    """A small tensor that a peer sets: calibration, desire."""
+
+    max_age_ms: float = 0.0
+    """Older values are stale; 0: any age is good."""
+    default: bytes | None = None
+    """What replaces a stale or missing value, as elements' bytes; None: the run is refused."""
+
+
+@dataclass(frozen=True)
+class StateSpec(TensorSpec):
+    """A tensor that a run leaves to the next one. It starts as zeros."""
+
+    hand_over: bool = False
+    """Whether a new model with the same name, dtype and shape takes the value over."""
+
+
+@dataclass(frozen=True)
 class CheckSpec:
     """How the compiled graph is held against its references."""
 
     onnxruntime_tolerance: float
-    """Largest |ours - onnxruntime's| of any output element, on the same pixels."""
+    """Largest |ours - onnxruntime's| of any output element, on the same pixels. 0 for a Python pipeline."""
     steps: int
     """Frames with random pixels that every comparison runs."""
 
@@ -132,3 +169,11 @@ class Spec:
     outputs: tuple[OutputSpec, ...]
     check: CheckSpec
     timing: TimingSpec
+    aux: tuple[AuxSpec, ...] = ()
+    states: tuple[StateSpec, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a pipeline is called with, in order: frames, aux inputs, states."""
+        tensors: tuple[TensorSpec, ...] = (*self.aux, *self.states)
+        return (*(one.name for one in self.inputs), *(one.name for one in tensors))

@@ -21,11 +21,14 @@ from abi.stream_format import FormatError, Rect, StreamFormat
 from lab.compile.pixels import FORMATS
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
+from lab.compile.spec_tensors import read_aux, read_states
 from lab.compile.target import TARGETS
 
 _NAME = r"[a-z0-9_.-]{1,64}"
 _SEMVER = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?"
 _MAX_SIDE = 16384
+RECURRENT_STEPS = 20
+"""Fewest steps that a model with state is checked over: errors in it add up."""
 _MISSING = object()
 E = TypeVar("E", bound=IntEnum)
 
@@ -89,9 +92,9 @@ class Table:
         found = self.take(key, expected, lambda v: _is_list(v, count, lambda x: _is_number(x, low, high)))
         return tuple(map(float, found))
 
-    def tables(self, key: str) -> list[Table]:
-        """A non-empty array of tables."""
-        values = self.take(key, f"at least one [[{key}]] table", lambda v: isinstance(v, list) and len(v) > 0)
+    def tables(self, key: str, default: Any = _MISSING) -> list[Table]:
+        """A non-empty array of tables; the default where there is none."""
+        values = self.take(key, f"at least one [[{key}]] table", lambda v: isinstance(v, list) and len(v) > 0, default)
         return [Table(self.path, f"{key}[{index}]", value) for index, value in enumerate(values)]
 
     def table(self, key: str, default: Any = _MISSING) -> Table:
@@ -120,12 +123,14 @@ def _is_list(value: Any, count: int | None, good: Callable[[Any], bool]) -> bool
 
 
 def _model(table: Table, folder: Path) -> ModelSpec:
-    source = table.text("source", r"[^\0]+\.onnx", "the path of an .onnx file")
+    expected = "the path of an .onnx file, or of a Python file and a function in it like pipeline.py:build"
+    source, _, function = table.text("source", r"[^\0]+(\.onnx|\.py:[A-Za-z_]\w*)", expected).partition(".py:")
     spec = ModelSpec(
         name=table.text("name", _NAME, "a name of 1..64 characters a-z 0-9 _ . -"),
         version=table.text("version", _SEMVER, "a semantic version like 1.0.0"),
-        source=(folder / source).resolve(),
+        source=(folder / (f"{source}.py" if function else source)).resolve(),
         release=table.integer("release", 1, 2**63 - 1),
+        function=function,
     )
     table.finish()
     return spec
@@ -236,10 +241,13 @@ def _demosaic(table: Table, frame: StreamFormat, crop: tuple[int, int, int, int]
     return demosaic
 
 
-def _input(table: Table) -> InputSpec:
+def _input(table: Table, is_python: bool) -> InputSpec:
     format_ = table.choice("format", tuple(FORMATS))
     frame = _stream_format(table, format_)
     valid = frame.crop.x, frame.crop.y, frame.crop.width, frame.crop.height
+    layout = table.choice("layout", ("NCHW", "bytes") if is_python else ("NCHW",), "NCHW")
+    if layout == "bytes":
+        return _bytes_input(table, format_, frame, valid)
     resize_width, resize_height = table.integers("resize", 2, 1, 4096)
     crop = _part(table, "crop", valid, f"the valid picture, {valid[2]}x{valid[3]} from {valid[0]}, {valid[1]}")
     demosaic = _demosaic(table, frame, crop, (resize_width, resize_height))
@@ -257,9 +265,29 @@ def _input(table: Table) -> InputSpec:
         resize=(resize_width, resize_height),
         mean=table.numbers("mean", count, -1e6, 1e6),
         std=table.numbers("std", count, 1e-6, 1e6),
-        layout=table.choice("layout", ("NCHW",), "NCHW"),
+        layout=layout,
         channels=channels,
         demosaic=demosaic,
+    )
+    table.finish()
+    return spec
+
+
+def _bytes_input(table: Table, format_: str, frame: StreamFormat, valid: tuple[int, int, int, int]) -> InputSpec:
+    """A frame that the pipeline unpacks itself: nothing is done to it, so nothing may be said of how."""
+    spec = InputSpec(
+        name=table.text("name", r"[^\0]{1,256}", "the name of the pipeline's parameter"),
+        stream=table.text("stream", _NAME, "a stream name of 1..64 characters a-z 0-9 _ . -"),
+        format=format_,
+        stream_format=frame,
+        range=_schema_name(frame.range),
+        matrix=_schema_name(frame.matrix),
+        crop=valid,
+        resize=valid[2:],
+        mean=(),
+        std=(),
+        layout="bytes",
+        channels="",
     )
     table.finish()
     return spec
@@ -285,9 +313,11 @@ def _output(table: Table) -> OutputSpec:
     return spec
 
 
-def _check(table: Table) -> CheckSpec:
-    tolerance = table.number("onnxruntime_tolerance", 0.0, 1e3)
-    spec = CheckSpec(onnxruntime_tolerance=tolerance, steps=table.integer("steps", 2, 1000, 4))
+def _check(table: Table, is_python: bool, has_state: bool) -> CheckSpec:
+    tolerance = 0.0 if is_python else table.number("onnxruntime_tolerance", 0.0, 1e3)
+    fewest = RECURRENT_STEPS if has_state else 2
+    steps = table.integer("steps", fewest, 1000, max(4, fewest))
+    spec = CheckSpec(onnxruntime_tolerance=tolerance, steps=steps)
     table.finish()
     return spec
 
@@ -322,18 +352,22 @@ def load_spec(path: Path) -> Spec:
         ) from error
     root = Table(path, "", values)
     model, target = _model(root.table("model"), path.parent), _target(root.table("target"))
-    inputs = tuple(map(_input, root.tables("input")))
+    is_python = bool(model.function)
+    inputs = tuple(_input(table, is_python) for table in root.tables("input"))
+    aux, states = read_aux(root, is_python), read_states(root, is_python)
     spec = Spec(
         path=path,
         model=model,
         target=target,
         inputs=inputs,
         outputs=tuple(map(_output, root.tables("output"))),
-        check=_check(root.table("check")),
+        check=_check(root.table("check", {} if is_python else _MISSING), is_python, bool(states)),
         timing=_timing(root.table("timing", {}), len(inputs)),
+        aux=aux,
+        states=states,
     )
     root.finish()
-    _refuse_repeats(root, "input.name", [one.name for one in spec.inputs])
+    _refuse_repeats(root, "name", list(spec.names))
     _refuse_repeats(root, "input.stream", [one.stream for one in spec.inputs])
     _refuse_repeats(root, "output.name", [one.name for one in spec.outputs])
     return spec

@@ -1,0 +1,168 @@
+"""Pipelines written in Python: aux inputs and state in the graph, recurrent runs, and what would be frozen refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from abi.graph import Access, BufferKind, DType, decode
+from lab.compile import checks
+from lab.compile.compiler import compile_spec
+from lab.compile.packed import open_packed
+from lab.compile.refusal import CompileRefusal, CompileRefused
+from lab.compile.spec_toml import load_spec
+from lab.sign.pack import open_checked
+from tests.lab.compile.python_pipelines import PIPELINE, SPEC, write_pipeline
+
+SECOND_STATE = '[[output]]\ntensor = "oldest"'
+
+
+def compiled(folder: Path, text: str = PIPELINE, edits: dict[str, str] | None = None) -> Path:
+    bundle = folder / "rolling.fenced"
+    compile_spec(write_pipeline(folder, text, edits), bundle)
+    return bundle
+
+
+def refusal(folder: Path, text: str, edits: dict[str, str] | None = None) -> CompileRefused:
+    with pytest.raises(CompileRefused) as refused:
+        compiled(folder, text, edits)
+    assert not (folder / "rolling.fenced").exists()
+    return refused.value
+
+
+@pytest.fixture(scope="module")
+def rolling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("rolling"))
+
+
+def test_a_rolling_buffer_is_numpys_over_twenty_steps(rolling: Path) -> None:  # cases/runtime.md rows 1, 2
+    spec = load_spec(rolling.with_name("spec.toml"))
+    assert spec.check.steps == 20
+    queue: NDArray[np.int32] = np.zeros((5, 96), np.int32)
+    results = []
+    with open_packed(rolling) as packed:
+        for values in checks.every_step(spec):
+            frame, gain = np.frombuffer(values[0], np.uint8), np.frombuffer(values[1], np.int32)
+            queue = np.concatenate([queue[1:], (frame.astype(np.int32) * gain)[None]])
+            oldest, sums = packed.run(values)
+            assert oldest == queue[0].tobytes()
+            assert sums == queue.sum(axis=1, dtype=np.int32).tobytes()
+            assert packed.states() == [queue.tobytes()]
+            results.append(sums)
+    assert len(set(results)) == 20
+
+
+def test_the_graph_states_aux_inputs_and_state(rolling: Path) -> None:
+    with open_checked(rolling) as (sealed, _, stated):
+        spans = {blob.name: span for blob, span in zip(stated.blobs, sealed.layout.blobs, strict=True)}
+        graph = decode(sealed.view(spans["graph"]))
+    (aux,), (state,) = graph.aux, graph.states
+    assert (aux.name, aux.dtype, aux.shape, aux.max_age_ns) == ("gain", DType.INT32, (1,), 250_000_000)
+    assert (aux.has_default, aux.default_value) == (True, np.int32(3).tobytes())
+    assert (state.name, state.dtype, state.shape, state.hand_over) == ("queue", DType.INT32, (5, 96), True)
+    assert graph.buffers[aux.buffer].kind is BufferKind.AUX
+    assert graph.buffers[state.buffer].kind is BufferKind.STATE
+    assert graph.entrypoints[0].aux == (0,)
+    access = {
+        way
+        for launch in graph.launches
+        for argument, way in zip(launch.arguments, graph.programs[launch.program].argument_access, strict=True)
+        if argument.buffer == state.buffer
+    }
+    assert access == {Access.READ, Access.WRITE}
+
+
+def test_two_compiles_give_the_same_bytes(rolling: Path, tmp_path: Path) -> None:
+    assert compiled(tmp_path).read_bytes() == rolling.read_bytes()
+
+
+def test_states_that_are_exchanged_are_not_overwritten(tmp_path: Path) -> None:
+    text = PIPELINE.replace("gain, queue", "gain, queue, other")
+    text = text.replace("queue[1:]", "other[1:]").replace('"queue": rolled', '"queue": rolled, "other": queue')
+    second = '[[state]]\nname = "other"\ndtype = "int32"\nshape = [5, 96]\nhand_over = false\n\n' + SECOND_STATE
+    bundle = compiled(tmp_path, text, {SECOND_STATE: second})
+    spec = load_spec(bundle.with_name("spec.toml"))
+    queue, other = np.zeros((5, 96), np.int32), np.zeros((5, 96), np.int32)
+    with open_packed(bundle) as packed:
+        for values in checks.every_step(spec):
+            frame, gain = np.frombuffer(values[0], np.uint8), np.frombuffer(values[1], np.int32)
+            queue, other = np.concatenate([other[1:], (frame.astype(np.int32) * gain)[None]]), queue
+            packed.run(values)
+            assert packed.states() == [queue.tobytes(), other.tobytes()]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "what"),
+    [
+        ("* gain", "", CompileRefusal.INPUT_WITHOUT_EFFECT, "input 'gain'"),
+        ("(road.cast", "((road * 0 + 1).cast", CompileRefusal.INPUT_WITHOUT_EFFECT, "input 'road'"),
+        ("return {", "rolled = queue * 0 + road.cast('int32') * gain; return {", CompileRefusal.INPUT_WITHOUT_EFFECT,
+         "state 'queue'"),
+        ("road, gain, queue", "road, gain, queue, scale=2.0", CompileRefusal.PIPELINE, "parameter 'scale'"),
+        ("road, gain, queue", "gain, queue, *road", CompileRefusal.PIPELINE, "parameter 'road'"),
+        ("road, gain, queue", "road: list, gain, queue", CompileRefusal.PIPELINE, "parameter 'road'"),
+        ("road, gain, queue", "road, gain, queue, wide", CompileRefusal.INPUT_MISMATCH, "parameter 'wide'"),
+        ("road, gain, queue", "road, queue, gain=None", CompileRefusal.PIPELINE, "parameter 'gain'"),
+        ("road, gain, queue", "road, queue", CompileRefusal.INPUT_MISMATCH, "'gain' of the spec"),
+        ('"sums": rolled.sum(axis=1)', '"sums": [rolled]', CompileRefusal.PIPELINE, "the result"),
+        ('{"queue": rolled}', '{"queue": rolled.cast("float32")}', CompileRefusal.PIPELINE, "state 'queue'"),
+        ('{"queue": rolled}', "{}", CompileRefusal.PIPELINE, "the states"),
+        ('"sums"', '"totals"', CompileRefusal.OUTPUT_MISMATCH, "output tensor 'sums'"),
+        ("return step", "return 3", CompileRefusal.PIPELINE, "the result of build"),
+        ("def build", "def other", CompileRefusal.PIPELINE, "building it"),
+        ("rolled =", "road.nothing; rolled =", CompileRefusal.PIPELINE, "the call"),
+    ],
+)  # fmt: skip
+def test_what_would_be_frozen_or_lost_is_refused(
+    tmp_path: Path, old: str, new: str, code: CompileRefusal, what: str
+) -> None:  # cases/runtime.md rows 3, 4
+    assert PIPELINE.count(old) >= 1
+    refused = refusal(tmp_path, PIPELINE.replace(old, new, 1))
+    assert (refused.code, what in refused.what) == (code, True), refused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PIPELINE.replace("def build():", "def build():\n    calls = []").replace(
+            "rolled = ", "calls.append(1)\n        gain = gain + len(calls)\n        rolled = "
+        ),
+        PIPELINE.replace("* gain", "* int(gain.item())"),
+        PIPELINE.replace("def build():", "def build():\n    last = []").replace(
+            "rolled = ", "before = last.pop() if last else road\n        last.append(road)\n"
+            "        gain = gain + before.cast('int32').sum()\n        rolled = "
+        ),
+    ],
+    ids=["a Python count", "a value read out", "a tensor kept from the call before"],
+)  # fmt: skip
+def test_a_value_frozen_at_capture_is_found(tmp_path: Path, text: str) -> None:  # cases/runtime.md rows 3, 5
+    assert refusal(tmp_path, text).code in (CompileRefusal.CAPTURE_DIFFERS, CompileRefusal.PIPELINE)
+
+
+@pytest.mark.parametrize(
+    ("edits", "key"),
+    [
+        ({"default = 3": "default = 3.5"}, "default"),
+        ({"default = 3": "default = [1, 2]"}, "default"),
+        ({'dtype = "int32"\nshape = [1]': 'dtype = "complex64"\nshape = [1]'}, "dtype"),
+        ({"shape = [1]": "shape = [1048576]"}, "shape"),
+        ({"max_age_ms = 250.0\n": ""}, "max_age_ms"),
+        ({"hand_over = true": "hand_over = 1"}, "hand_over"),
+        ({'name = "gain"': 'name = "road"'}, "name"),
+        ({'layout = "bytes"': 'layout = "bytes"\nresize = [8, 4]'}, "resize"),
+        ({'source = "pipeline.py:build"': 'source = "tiny.onnx"'}, "layout"),
+        ({"[[output]]": "[check]\nsteps = 19\n\n[[output]]"}, "steps"),
+    ],
+)
+def test_a_spec_that_says_too_little_or_too_much_is_refused_by_key(
+    tmp_path: Path, edits: dict[str, str], key: str
+) -> None:
+    with pytest.raises(CompileRefused) as refused:
+        load_spec(write_pipeline(tmp_path, PIPELINE, edits))
+    assert key in refused.value.what
+
+
+def test_an_aux_input_without_default_refuses_the_run_instead(tmp_path: Path) -> None:
+    assert "default = 3\n" in SPEC
+    assert load_spec(write_pipeline(tmp_path, PIPELINE, {"default = 3\n": ""})).aux[0].default is None
