@@ -258,7 +258,7 @@ class Service:
     def _load_next(self) -> None:
         if self._to_load:
             path = self._to_load.pop(0)
-            self._activator.load(path, self._loaded_at_start, at_start=True)
+            self._activator.load(path, lambda outcome: self._loaded_at_start(path, outcome), at_start=True)
             return
         self._extend_at_ns = None
         self.state = "serving"
@@ -268,9 +268,10 @@ class Service:
         self.context.log.notice(f"serving {served}")
         self._notifier.send(READY=1, STATUS=f"serving {served}")
 
-    def _loaded_at_start(self, outcome: LoadedModel | ModelRefused) -> None:
+    def _loaded_at_start(self, path: str, outcome: LoadedModel | ModelRefused) -> None:
         def done(answer: Body | CommandRefused) -> None:
             if isinstance(answer, CommandRefused):
+                self.context.log.error(f"{path} must serve and cannot: the daemon ends")
                 self._exit_status = EXIT_REFUSED
                 self.loop.stop()
             else:

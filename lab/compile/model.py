@@ -95,6 +95,11 @@ def _unreadable(path: Path, found: str) -> CompileRefused:
 
 
 def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise CompileRefused(
+            CompileRefusal.MODEL_UNREADABLE, "model.source", expected="the path of a file, relative to the spec",
+            found=str(path), todo="set model.source",
+        )  # fmt: skip
     try:
         proto = onnx.load(str(path))  # weights that lie beside the file are read into the proto
     except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:

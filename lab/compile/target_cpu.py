@@ -32,7 +32,7 @@ class CpuTarget:
                 CompileRefusal.TARGET, "target.arch", expected=f"{os.uname().machine}, this machine's",
                 found=spec.arch, todo=f"compile on a machine with {spec.arch}: the checks run the kernels",
             )  # fmt: skip
-        self._features = link.features(spec.arch, spec.cpu)
+        self._features = _features(spec)
         missing = missing_features(self._features, machine_features())
         if missing:
             raise CompileRefused(
@@ -76,3 +76,15 @@ class CpuTarget:
 
         compiled = (("cpu", self._spec.cpu), ("scheduleRule", RULE_VERSION), ("threads", self._spec.threads))
         return (*compiled, ("ziglang", version("ziglang")))
+
+
+def _features(spec: TargetSpec) -> tuple[str, ...]:
+    try:
+        return link.features(spec.arch, spec.cpu)
+    except link.LinkError as error:
+        if "unknown CPU" not in str(error):
+            raise
+        raise CompileRefused(
+            CompileRefusal.TARGET, "target.cpu", expected="a CPU that zig knows, such as x86_64_v3 or cortex_a78",
+            found=spec.cpu, todo="choose one of `python -m ziglang targets`",
+        ) from None  # fmt: skip

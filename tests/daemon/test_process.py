@@ -226,6 +226,7 @@ def test_a_start_that_must_fail_ends_with_its_status_and_code(
         process.config_path.write_text(process.config_path.read_text() + "slots = 0\n")
     done = process.fenced("serve", "--config", str(process.config_path))
     assert (done.returncode, statuses[case][1] in done.stderr) == (statuses[case][0], True), done.stderr
+    assert (f"{bundle} must serve" in done.stderr) == (case in {"unsigned", "missing"})
 
 
 def test_a_dirty_environment_is_refused_before_anything_is_opened(

@@ -212,6 +212,13 @@ def test_another_architecture_is_refused_before_any_work(tmp_path: Path) -> None
     assert refused.value.code is CompileRefusal.TARGET
 
 
+def test_a_cpu_that_the_compiler_does_not_know_is_the_specs_mistake(tmp_path: Path) -> None:
+    with pytest.raises(CompileRefused) as refused:
+        compiled(tmp_path, None, {'cpu = "x86_64_v3"': 'cpu = "x86_64_v9"'})
+    assert (refused.value.code, refused.value.what) == (CompileRefusal.TARGET, "target.cpu")
+    assert refused.value.found == "x86_64_v9"
+
+
 def test_quantised_nodes_compile(tmp_path: Path) -> None:  # cases/runtime.md row 21
     scale = numpy_helper.from_array(np.array(0.0173, np.float32), "scale")
     zero = numpy_helper.from_array(np.array(3, np.int8), "zero")

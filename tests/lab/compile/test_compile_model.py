@@ -148,6 +148,15 @@ def test_a_file_that_is_no_model_is_refused_with_its_path(tmp_path: Path) -> Non
         load_model(load_spec(path), KNOWN)
 
 
+def test_a_model_that_is_not_there_is_the_specs_mistake(tmp_path: Path) -> None:
+    path = write_spec(tmp_path)
+    (tmp_path / "tiny.onnx").unlink()
+    with pytest.raises(CompileRefused) as refused:
+        load_model(load_spec(path), KNOWN)
+    assert (refused.value.code, refused.value.what) == (CompileRefusal.MODEL_UNREADABLE, "model.source")
+    assert refused.value.found == str(tmp_path / "tiny.onnx")
+
+
 def test_weights_beside_the_file_are_taken_in(tmp_path: Path) -> None:
     path = write_spec(tmp_path)
     onnx.save(tiny_model(), str(tmp_path / "tiny.onnx"), save_as_external_data=True, size_threshold=0, location="w.bin")
