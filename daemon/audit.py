@@ -8,6 +8,7 @@ elsewhere to pin it. A last line torn by a power cut is cut off and noted when t
 import hashlib
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -87,6 +88,9 @@ class AuditLog:
         self.on_lost: Callable[[str, Exception], None] = lambda event, error: None
         self._lock = threading.RLock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise AuditBroken(0, f"{path} is not a regular file; move it away")
         cut_bytes, self._head = self._recover()
         if cut_bytes:
             self.append("audit.repaired", {"cut_bytes": cut_bytes})
@@ -100,7 +104,11 @@ class AuditLog:
         """Writes one entry; with `durable` it is on the disk when this returns. OSError when it cannot be written."""
         with self._lock:
             line = encode_entry(self._head, int(time.time()), event, fields)
-            written = os.write(self._fd, line)
+            try:
+                written = os.write(self._fd, line)
+            except OSError as error:
+                error.filename = self.path  # a descriptor's errors have none
+                raise
             if written != len(line):
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
                 raise OSError(

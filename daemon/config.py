@@ -15,6 +15,7 @@ from abi.packet import MAX_PACKET_BYTES, MAX_SLOTS
 from hal.accelerator import DRIVERS, DeviceOptions
 
 _MS = 1_000_000
+_SOCKET_FOLDER_BYTES = 107 - len("/consumer.sock")  # unix(7): sun_path with its NUL
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
@@ -134,10 +135,13 @@ def parse(data: Mapping[str, object], path: str) -> Config:
     folders = [_path(item, "bundle_directories", folder) for item in given] or [
         os.path.dirname(item) for item in bundles
     ]
+    sockets = _path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder)
+    if len(os.fsencode(sockets)) > _SOCKET_FOLDER_BYTES:
+        raise ConfigError("socket_directory", f"a path of at most {_SOCKET_FOLDER_BYTES} bytes", sockets)
     config = Config(
         path=path,
         state_directory=state,
-        socket_directory=_path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder),
+        socket_directory=sockets,
         root_paths=tuple(_path(item, "root_paths", folder) for item in table.texts("root_paths", least=1)),
         bundle_paths=bundles,
         bundle_directories=tuple(dict.fromkeys(folders)),

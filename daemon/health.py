@@ -20,7 +20,12 @@ class Notifier:
         if address[0] not in "/@":
             raise ValueError(f"NOTIFY_SOCKET is {address!r}, expected a path or an abstract name; start under systemd")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._socket.connect("\0" + address[1:] if address[0] == "@" else address)
+        try:
+            self._socket.connect("\0" + address[1:] if address[0] == "@" else address)
+        except OSError as error:
+            self.close()
+            action = "start under systemd, or without NOTIFY_SOCKET"
+            raise ValueError(f"NOTIFY_SOCKET {address!r} cannot be reached ({error}); {action}") from error
 
     def send(self, **fields: str | int) -> None:
         """Sends `KEY=value` lines in one datagram, for instance READY=1, STATUS="serving lane 1.0.0"."""
@@ -64,7 +69,7 @@ def watchdog_interval_ns(environment: Mapping[str, str], pid: int) -> int:
     if owner is not None and owner != str(pid):
         return 0
     text = environment.get("WATCHDOG_USEC", "")
-    return int(text) * 1000 if text.isdigit() else 0
+    return int(text) * 1000 if text.isascii() and text.isdigit() else 0
 
 
 def from_environment() -> tuple[Notifier, Watchdog]:

@@ -99,3 +99,18 @@ def test_a_link_in_place_of_the_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic"):
         AuditLog(str(tmp_path / "audit.jsonl"))
+
+
+def test_what_is_no_regular_file_is_refused_by_its_path(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "audit.jsonl")
+    with pytest.raises(AuditBroken, match=r"audit\.jsonl is not a regular file"):
+        AuditLog(str(tmp_path / "audit.jsonl"))
+
+
+def test_a_disk_that_refuses_is_named_with_the_file(tmp_path: Path) -> None:
+    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), log._fd)
+    with pytest.raises(OSError, match=r"No space left on device: .*audit\.jsonl"):
+        log.append("daemon.started")
+    log.close()

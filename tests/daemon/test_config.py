@@ -86,6 +86,7 @@ gids = [8]
         (LEAST.replace('["root.json"]', "[]"), "root_paths"),
         (LEAST.replace('["root.json"]', '"root.json"'), "root_paths"),
         (LEAST + "[limits]\nprobation_frames = 0\n", "limits.probation_frames"),
+        (LEAST + f'socket_directory = "/run/{"x" * 90}"\n', "socket_directory"),
         (LEAST + "max_age = 5\n", "max_age"),
         (LEAST + 'device = "cpu"\n', "device"),
         (LEAST + '[device]\ndriver = "gpu"\n', "device.driver"),

@@ -36,6 +36,12 @@ def test_without_systemd_nothing_happens() -> None:
         Notifier("relative")
 
 
+@pytest.mark.parametrize("address", ["/nowhere/notify", "@nobody listens here", "/" + "x" * 200])
+def test_a_manager_that_cannot_be_reached_is_named(address: str) -> None:
+    with pytest.raises(ValueError, match=r"NOTIFY_SOCKET '.* cannot be reached .*start under systemd"):
+        Notifier(address)
+
+
 def test_a_manager_that_does_not_read_never_blocks_the_loop(manager: socket.socket) -> None:
     notifier = Notifier(manager.getsockname())
     for _ in range(10_000):
@@ -68,6 +74,7 @@ def test_the_interval_counts_only_for_this_process() -> None:
     assert watchdog_interval_ns({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "7"}, 7) == 2_000_000_000
     assert watchdog_interval_ns({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "7"}, 8) == 0
     assert watchdog_interval_ns({"WATCHDOG_USEC": "x"}, 7) == 0
+    assert watchdog_interval_ns({"WATCHDOG_USEC": "²"}, 7) == 0
     assert watchdog_interval_ns({}, 7) == 0
 
 
