@@ -12,7 +12,7 @@ VEHICLE_SOURCES := $(wildcard abi/*.py abi/*.capnp hal/*.py signing/*.py client/
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := abi hal signing client daemon lab
 
-.PHONY: demo test check lint coverage mutate bench fuzz lock clean vehicle
+.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle
 
 demo: $(VEHICLE)/stamp
 	$(BIN)/fenced-lab demo
@@ -41,6 +41,10 @@ mutate: $(VENV)/stamp
 
 bench: $(VEHICLE)/stamp
 	$(BIN)/fenced-lab bench $(ARGS)
+
+# Four cameras at 20 Hz: does the daemon stay as it was? Minutes by ARGS="--minutes 10".
+soak: $(VEHICLE)/stamp
+	$(BIN)/python -m lab.bench.soak $(ARGS)
 
 # Any bytes at any point of a session; seconds for each target by ARGS="--seconds 60".
 fuzz: $(VENV)/stamp
