@@ -9,8 +9,9 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
+from enum import IntEnum
 
-from abi.graph import decode
+from abi.graph import FrameInput, decode
 from daemon.models import describe_machine
 from daemon.selftest import self_test
 from hal.accelerator import Accelerator, Module, SealedSpan, open_accelerator
@@ -24,6 +25,7 @@ from signing.trust import TrustStore, require_contents, verify_bundle
 Tree = dict[str, object]
 _LIMIT_BYTES = 16 << 30
 _CONFORMANCE_RUNS = 200
+_NS_PER_MS = 1e6
 
 
 def verify(path: str, root_paths: Sequence[str], state_path: str | None, device: str) -> Tree:
@@ -59,13 +61,27 @@ def inspect(path: str) -> Tree:
             "compiler": {"tinygrad": stated.compiler.tinygrad, **dict(stated.compiler.options)},
             "blobs": {blob.name: {"size_bytes": blob.size_bytes, "sha256": blob.sha256} for blob in stated.blobs},
             "attachments": {one.name: one.media_type for one in stated.attachments},
-            "inputs": [{"name": one.name, "stream": one.stream} for one in graph.frames],
+            "inputs": [_input(one) for one in graph.frames],
+            "aux": [
+                {"name": one.name, "dtype": one.dtype.name.lower(), "shape": list(one.shape),
+                 "max_age_ms": one.max_age_ns / _NS_PER_MS, "has_default": one.has_default}
+                for one in graph.aux
+            ],
+            "states": [
+                {"name": one.name, "dtype": one.dtype.name.lower(), "shape": list(one.shape),
+                 "hand_over": one.hand_over}
+                for one in graph.states
+            ],
             "outputs": [
                 {"name": one.view.name, "dtype": one.view.dtype.name.lower(), "shape": list(one.view.shape),
                  "unit": one.view.unit, "nan": one.view.nan.name.lower()}
                 for one in graph.outputs
             ],
-            "entrypoints": [dataclasses.asdict(entry) for entry in admission.entrypoints],
+            "entrypoints": [
+                {**dataclasses.asdict(report), "budget_ms": entry.budget_ns / _NS_PER_MS,
+                 "deadline_ms": entry.deadline_ns / _NS_PER_MS, "max_skew_ms": entry.max_skew_ns / _NS_PER_MS}
+                for report, entry in zip(admission.entrypoints, graph.entrypoints, strict=True)
+            ],
             "device": admission.driver,
             "memory": {
                 "arena_bytes": admission.arena_bytes, "weights_bytes": admission.weights_bytes,
@@ -75,6 +91,30 @@ def inspect(path: str) -> Tree:
         }  # fmt: skip
     finally:
         sealed.close()
+
+
+def _input(one: FrameInput) -> Tree:
+    """What the camera of this stream must send, in the words of frame.capnp."""
+    form = one.format
+    colour = ("range", "matrix", "primaries", "transfer", "chroma_site", "cfa")
+    return {
+        "name": one.name,
+        "stream": one.stream,
+        "format": form.pixel.name,
+        "width": form.width,
+        "height": form.height,
+        "crop": list(dataclasses.astuple(form.crop)),
+        **{name: _schema_name(getattr(form, name)) for name in colour},
+        "buffer_bytes": form.buffer_bytes,
+        "plane_offsets": [plane.offset for plane in form.planes],
+        "plane_strides": [plane.stride for plane in form.planes],
+        "plane_rows": [plane.rows for plane in form.planes],
+    }
+
+
+def _schema_name(value: IntEnum) -> str:
+    first, *others = value.name.lower().split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def selftest(path: str, root_path: str, device: str) -> Tree:

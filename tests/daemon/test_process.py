@@ -19,7 +19,7 @@ from client.errors import ConnectionLost, Refused
 from daemon.audit import verify
 from tests.simulators import flip_byte
 from tests.support import vehicle
-from tests.support.bundles import BundleMaker, TinyModel
+from tests.support.bundles import WIDTH, BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, Sockets, config_text, ended, picture, run_one, submit
 from tests.support.messages import manager_socket, wait_for_line
 
@@ -345,7 +345,10 @@ def test_the_commands_look_at_bundles_without_a_daemon(process: Process, maker: 
     assert "digest-mismatch" in refused.stderr
     assert json.loads(refused.stdout)["refused"]["code"] == "digest-mismatch"
     shown = json.loads(process.fenced("inspect", str(good), "--json").stdout)
-    assert shown["entrypoints"][0]["launches"] == 1
+    assert (shown["entrypoints"][0]["launches"], shown["entrypoints"][0]["budget_ms"]) == (1, 5000.0)
+    (given,) = shown["inputs"]
+    assert (given["stream"], given["format"], given["width"]) == ("road", "R8", WIDTH)
+    assert (given["chroma_site"], given["plane_strides"]) == ("notSubsampled", [WIDTH])
     tested = process.fenced("selftest", str(good), "--root", root, "--json")
     assert (tested.returncode, json.loads(tested.stdout)["passed"]) == (0, True), tested.stdout
     assert json.loads(process.fenced("devices", "--json").stdout)["driver"] == "cpu"
