@@ -1,4 +1,5 @@
-"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), sign, envelope, attach, inspect.
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), require, sign, envelope,
+attach, inspect.
 
 Passphrases come from `--passphrase-file` (first line), never from the command line or the environment. A key in a
 PKCS#11 token is named by its URI in place of a path (`lab.sign.token`); its passphrase is the PIN.
@@ -19,7 +20,7 @@ from lab.sign import inspect
 from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
 from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
-from lab.sign.sign import attach_signature, export_envelope, sign_bundle, sign_detached
+from lab.sign.sign import attach_signature, export_envelope, require_algorithms, sign_bundle, sign_detached
 from lab.sign.signer import open_signer
 from lab.sign.token import is_token_uri, token_keygen
 from signing.keys import Algorithm
@@ -46,6 +47,12 @@ def add_commands(commands: Any) -> None:
     _passphrase_option(sign)
     sign.set_defaults(command=_sign)
 
+    need = commands.add_parser("require", help="state in an unsigned bundle which algorithms a role must sign with")
+    need.add_argument("bundle", type=Path)
+    need.add_argument("--role", choices=[name for name in ROLE_NAMES if name != "root"], required=True)
+    need.add_argument("--algorithm", choices=[one.value for one in Algorithm], action="append", required=True)
+    need.set_defaults(command=_require)
+
     carry = commands.add_parser("envelope", help="write a bundle's envelope alone, to be signed on another machine")
     carry.add_argument("bundle", type=Path)
     carry.add_argument("-o", "--output", type=Path, required=True)
@@ -54,6 +61,7 @@ def add_commands(commands: Any) -> None:
     attach = commands.add_parser("attach", help="add a detached signature to its bundle")
     attach.add_argument("bundle", type=Path)
     attach.add_argument("signature", type=Path)
+    attach.add_argument("--root", type=Path, help="refuse a key that this root does not know in the role")
     attach.set_defaults(command=_attach)
 
     look = commands.add_parser("inspect", help="show what a bundle states and holds, or how two bundles differ")
@@ -63,7 +71,10 @@ def add_commands(commands: Any) -> None:
     look.add_argument("--root", type=Path, help="judge each signature by this root")
     look.set_defaults(command=_inspect)
 
-    root = commands.add_parser("root", help="make and sign root documents").add_subparsers(required=True)
+    _add_root_commands(commands.add_parser("root", help="make and sign root documents").add_subparsers(required=True))
+
+
+def _add_root_commands(root: Any) -> None:
     init = root.add_parser("init", help="version 1")
     _root_options(init, required=True)
     init.set_defaults(command=_root_init)
@@ -170,6 +181,12 @@ def _sign(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _require(arguments: argparse.Namespace) -> int:
+    require_algorithms(arguments.bundle, arguments.role, [Algorithm(one) for one in arguments.algorithm])
+    print(f"{arguments.bundle}: {arguments.role} must sign with {' and '.join(arguments.algorithm)}")
+    return 0
+
+
 def _envelope(arguments: argparse.Namespace) -> int:
     export_envelope(arguments.bundle, arguments.output)
     print(f"{arguments.output}: envelope of {arguments.bundle}")
@@ -177,7 +194,8 @@ def _envelope(arguments: argparse.Namespace) -> int:
 
 
 def _attach(arguments: argparse.Namespace) -> int:
-    key = attach_signature(arguments.bundle, arguments.signature)
+    root = read_root(arguments.root) if arguments.root else None
+    key = attach_signature(arguments.bundle, arguments.signature, root=root)
     print(f"{arguments.bundle}: signature of {key.keyid} added")
     return 0
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ from lab.sign.pack import open_checked, replace_envelope, write_whole
 from lab.sign.signer import open_signer
 from signing import container, envelope, statement, strict_json
 from signing.envelope import BUNDLE_PAYLOAD_TYPE, Envelope, Signature
-from signing.keys import SPKI_LIMIT_BYTES, PublicKey, algorithm, load_public_key
+from signing.keys import SPKI_LIMIT_BYTES, Algorithm, PublicKey, algorithm, load_public_key
 from signing.refusal import RefusalCode, Refused
 from signing.root import Root
 from signing.statement import Statement
@@ -90,8 +92,10 @@ def sign_detached(
     return signer.key
 
 
-def attach_signature(bundle_path: str | os.PathLike[str], signature_path: str | os.PathLike[str]) -> PublicKey:
-    """Add a detached signature to the bundle it was made for; return its key.
+def attach_signature(
+    bundle_path: str | os.PathLike[str], signature_path: str | os.PathLike[str], *, root: Root | None = None
+) -> PublicKey:
+    """Add a detached signature to the bundle it was made for; return its key. With `root`, as `sign_bundle`.
 
     Raises Refused: DIGEST_MISMATCH if it is for another bundle, BAD_SIGNATURE if it does not verify, and the readers'.
     """
@@ -109,10 +113,23 @@ def attach_signature(bundle_path: str | os.PathLike[str], signature_path: str | 
         found = hashlib.sha256(unsigned.payload).hexdigest()
         if found != payload_sha256:
             raise Refused(RefusalCode.DIGEST_MISMATCH, "detached signature", f"one for {found}", payload_sha256)
-        _require_fitting(key, role, stated, None)
+        _require_fitting(key, role, stated, root)
         key.verify(signature, unsigned.pae)
         replace_envelope(bundle_path, sealed, _with_signature(unsigned, Signature(key.keyid, signature)))
     return key
+
+
+def require_algorithms(bundle_path: str | os.PathLike[str], role: str, algorithms: Sequence[Algorithm]) -> None:
+    """State in an unsigned bundle that `role` must sign with each of `algorithms`, whatever a root asks for.
+
+    ValueError for a bundle that carries signatures, which are over the statement as it was.
+    """
+    with open_checked(bundle_path) as (sealed, unsigned, stated):
+        if unsigned.signatures:
+            raise ValueError(f"{os.fspath(bundle_path)} is signed; say what is required before the first signature")
+        required = replace(stated.required_algorithms, **{role: tuple(algorithms)})
+        payload = statement.encode(replace(stated, required_algorithms=required))
+        replace_envelope(bundle_path, sealed, replace(unsigned, payload=payload))
 
 
 def export_envelope(bundle_path: str | os.PathLike[str], envelope_path: str | os.PathLike[str]) -> None:
@@ -142,8 +159,9 @@ def _require_fitting(key: PublicKey, role: str, stated: Statement, root: Root | 
     required = {"build": stated.required_algorithms.build, "release": stated.required_algorithms.release}
     if role not in required:
         raise ValueError(f"a bundle is signed as one of {', '.join(BUNDLE_ROLES)}, not as {role!r}")
-    if key.algorithm not in required[role]:
-        expected = " and ".join(one.value for one in required[role])
+    counted = {*required[role], *(root.roles[role].algorithms if root is not None else ())}
+    if key.algorithm not in counted:
+        expected = " and ".join(sorted(one.value for one in counted))
         raise Refused(RefusalCode.ALGORITHM_MISSING, f"key for the role {role}", expected, key.algorithm.value)
     if root is not None and key.keyid not in root.roles[role].keyids:
         expected = f"a key of the role {role} in root version {root.version}"

@@ -100,3 +100,24 @@ def test_roots_follow_one_another(tmp_path: Path, keys: dict[str, Path], root: P
 def test_minimum_release_must_be_a_number(tmp_path: Path, root: Path, pair: str) -> None:
     with pytest.raises(ValueError, match="--minimum-release takes MODEL=N"):
         run("root", "revoke", root, "-o", tmp_path / "2.json", "--minimum-release", pair)
+
+
+def test_two_algorithms_in_one_role_are_required_and_signed_from_the_command_line(
+    tmp_path: Path, keys: dict[str, Path], root: Path, sim: BundleSimulator
+) -> None:
+    secret = ("--passphrase-file", tmp_path / "secret")
+    assert run("keygen", tmp_path / "quantum", "--algorithm", "ml-dsa-65", *secret) == 0
+    holders = ("--release", f"{keys['release']}.pub", "--release", tmp_path / "quantum.pub")
+    assert run("root", "rotate", root, "-o", tmp_path / "2.json", *holders, "--sign-with", keys["root"], *secret) == 0
+    under = ("--root", tmp_path / "2.json")
+    assert run("require", sim.path, "--role", "release", "--algorithm", "ed25519", "--algorithm", "ml-dsa-65") == 0
+    assert run("sign", sim.path, "--key", keys["build"], "--role", "build", *under, *secret) == 0
+    assert run("envelope", sim.path, "-o", tmp_path / "envelope") == 0
+    for key in (keys["release"], tmp_path / "quantum"):
+        detached = ("--detached", tmp_path / "sig", *under, *secret)
+        assert run("sign", tmp_path / "envelope", "--key", key, "--role", "release", *detached) == 0
+        assert run("attach", sim.path, tmp_path / "sig", *under) == 0
+    trusted = TrustStore.bootstrap((tmp_path / "2.json").read_bytes())
+    assert [one.value for one in sim.verify_file(trusted).statement.required_algorithms.release] == [
+        "ed25519", "ml-dsa-65",
+    ]  # fmt: skip

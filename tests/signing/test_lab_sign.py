@@ -14,12 +14,19 @@ from lab.sign import pack
 from lab.sign import sign as lab_sign
 from lab.sign.keygen import keygen
 from lab.sign.pack import describe_blob, open_checked, write_bundle
-from lab.sign.sign import attach_signature, export_envelope, sign_bundle, sign_bundle_with, sign_detached
+from lab.sign.sign import (
+    attach_signature,
+    export_envelope,
+    require_algorithms,
+    sign_bundle,
+    sign_bundle_with,
+    sign_detached,
+)
 from signing.keys import Algorithm
 from signing.refusal import RefusalCode, Refused
 from signing.root import RootKey
 from signing.statement import RequiredAlgorithms, Statement
-from tests.simulators import HYBRID, BundleSimulator, flip_byte, make_root, make_signer, refusal
+from tests.simulators import HYBRID, BundleSimulator, RoleKeys, flip_byte, make_root, make_signer, refusal
 
 
 @pytest.fixture
@@ -156,6 +163,30 @@ def test_signature_that_could_not_count_is_not_made(sim: BundleSimulator) -> Non
     with refusal(RefusalCode.THRESHOLD_NOT_MET, "key for the role release", expected, keyid):
         sign_bundle_with(sim.path, sim.keys.build[0], "release", root=sim.root)
     assert sim.path.read_bytes() == unsigned
+
+
+def test_algorithm_that_only_the_root_asks_for_may_sign_under_it(sim: BundleSimulator, tmp_path: Path) -> None:
+    hybrid = RoleKeys.make(HYBRID)
+    root = make_root(hybrid)
+    pack_unsigned(sim)
+    for signer in (*hybrid.build, *hybrid.release):
+        sign_bundle_with(sim.path, signer, "build" if signer in hybrid.build else "release", root=root)
+    sim.root, sim.keys = root, hybrid
+    assert sim.read().statement.required_algorithms == RequiredAlgorithms()
+    with refusal(RefusalCode.ALGORITHM_MISSING, "key for the role build", "ed25519", "ml-dsa-65"):
+        sign_bundle_with(sim.path, hybrid.build[1], "build", root=make_root(RoleKeys.make()))
+
+
+def test_requirement_is_stated_before_the_first_signature_and_holds_under_every_root(sim: BundleSimulator) -> None:
+    pack_unsigned(sim)
+    require_algorithms(sim.path, "release", HYBRID)
+    sign_bundle_with(sim.path, sim.keys.build[0], "build")
+    sign_bundle_with(sim.path, sim.keys.release[0], "release")
+    with pytest.raises(Refused) as refused:  # the root asks for Ed25519 alone
+        sim.read()
+    assert refused.value.code is RefusalCode.ALGORITHM_MISSING
+    with pytest.raises(ValueError, match="before the first signature"):
+        require_algorithms(sim.path, "release", (Algorithm.ED25519,))
 
 
 @pytest.fixture
