@@ -18,9 +18,10 @@ from daemon.trust_store import VehicleTrust
 from signing import store
 from signing.refusal import RefusalCode as Code
 from signing.refusal import Refused as SigningRefused
+from tests.daemon.test_process import Process
 from tests.simulators import RoleKeys, make_root, sign_root
 from tests.support.bundles import BundleMaker, TinyModel
-from tests.support.daemons import LIMIT_S, DaemonThread, picture, run_one, submit
+from tests.support.daemons import LIMIT_S, DaemonThread, Sockets, picture, run_one, submit
 
 PROBATION = 3
 MORE = f"[limits]\nprobation_frames = {PROBATION}\n"
@@ -35,7 +36,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def serve(daemon: DaemonThread, model: TinyModel, frames: int) -> None:
+def serve(daemon: Sockets, model: TinyModel, frames: int) -> None:
     """Runs frames through the daemon and sees that `model` computes them."""
     with daemon.camera() as camera, daemon.consumer() as consumer:
         for sequence in range(frames):
@@ -43,7 +44,7 @@ def serve(daemon: DaemonThread, model: TinyModel, frames: int) -> None:
             assert np.array_equal(outputs["values"], model.values(picture(sequence)))
 
 
-def confirmed(daemon: DaemonThread, release: int) -> None:
+def confirmed(daemon: Sockets, release: int) -> None:
     """Waits until the floor is on the disk."""
     path = daemon.sockets.parent / "state" / "trust.json"
 
@@ -164,6 +165,30 @@ def test_a_disk_that_refuses_keeps_the_floor_in_this_process_and_is_audited(
     state = store.read_state(tmp_path / "state" / "trust.json")
     assert state is not None
     assert state.floors == {}
+    monkeypatch.undo()
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon:  # as after a power cut at that point
+        serve(daemon, FOUR, 1)
+
+
+def test_a_sealed_daemon_confirms_without_a_forbidden_act(
+    vehicle_site: Path, tmp_path: Path, maker: BundleMaker
+) -> None:
+    process = Process(vehicle_site, tmp_path, [maker.write(FOUR)], maker)
+    text = process.config_path.read_text()
+    process.config_path.write_text(text.replace("[limits]\n", MORE))
+    child = process.start()
+    try:
+        serve(process, FOUR, PROBATION)
+        confirmed(process, 4)
+        assert json.loads((tmp_path / "state" / "confirmed.json").read_text()) == {
+            "tiny": str(maker.folder / "tiny-4.0.0.fenced")
+        }
+        assert set(process.status()["guard"]["refused"].values()) == {0}
+        assert process.stop() == 0
+    finally:
+        child.kill()
+        child.communicate()
+    assert "model.confirmed" in [one["event"] for one in events(tmp_path)]
 
 
 # roots
