@@ -109,6 +109,24 @@ def test_without_the_confirmed_bundle_a_start_below_the_floor_is_refused(
     assert DaemonThread(tmp_path, [four], maker, more=MORE).run_to_the_end() == 3
 
 
+def test_a_root_that_resets_the_floor_lets_an_older_release_serve_again(tmp_path: Path, maker: BundleMaker) -> None:
+    four, five = maker.write(FOUR), maker.write(FIVE)
+    with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon:
+        serve(daemon, FIVE, PROBATION)
+        confirmed(daemon, 5)
+    keys = RoleKeys.make()
+    maker.root_path = maker.folder / "2.root.json"
+    root = make_root(keys, version=2, minimum_releases={"tiny": 4}, reset_floors=("tiny",))
+    maker.root_path.write_bytes(sign_root(root, keys.root))
+    maker.root_path.chmod(0o644)
+    with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon, daemon.control() as control:
+        trust = control.status()["trust"]
+        assert (trust["root_version"], trust["trust_epoch"], trust["rollback_floors"]) == (2, 2, {})
+        assert control.activate(four)["release"] == 4
+        serve(daemon, FOUR, PROBATION)
+        confirmed(daemon, 4)
+
+
 def test_fewer_good_frames_confirm_nothing(tmp_path: Path, maker: BundleMaker) -> None:
     four, five = maker.write(FOUR), maker.write(FIVE)
     with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon, daemon.control() as control:
