@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from abi.colour import CfaOrder, ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
 from abi.pixels import PIXEL_FORMATS, ColourModel, PixelFormat, PlaneShape, fourcc, pixel_format
-from abi.stream_format import FormatCode, FormatError, Plane, Rect, StreamFormat, fourcc_text
+from abi.stream_format import FormatCode, FormatError, Plane, Rect, StreamFormat, fourcc_text, modifier_text
 
 __all__ = [
     "MAX_BUFFER_BYTES", "MAX_DIMENSION", "MOD_LINEAR", "PIXEL_FORMATS", "CfaOrder", "ChromaSite", "ClockId",
@@ -59,7 +59,8 @@ def validate_contract(format: StreamFormat) -> None:
     """
     pixel = format.pixel
     if format.modifier != MOD_LINEAR:
-        raise FormatError(FormatCode.MODIFIER, "modifier", "DRM_FORMAT_MOD_LINEAR (0)", f"{format.modifier:#x}")
+        found = modifier_text(format.modifier)
+        raise FormatError(FormatCode.MODIFIER, "modifier", "DRM_FORMAT_MOD_LINEAR (0)", found)
     _dimension("width", format.width)
     _dimension("height", format.height)
     if not 0 < format.buffer_bytes <= MAX_BUFFER_BYTES:

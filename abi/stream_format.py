@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from abi.colour import CfaOrder, ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
 from abi.pixels import PixelFormat, pixel_format
 
-__all__ = ["FormatCode", "FormatError", "Plane", "Rect", "StreamFormat", "fourcc_text"]
+__all__ = ["FormatCode", "FormatError", "Plane", "Rect", "StreamFormat", "fourcc_text", "modifier_text"]
 
 MAX_PLANES = 4
 
@@ -157,6 +157,20 @@ def fourcc_text(code: int) -> str:
     """Four characters where they are printable, otherwise hexadecimal."""
     raw = code.to_bytes(4, "little")
     return raw.decode("ascii") if raw.isascii() and raw.decode("ascii").isprintable() else f"{code:#010x}"
+
+
+_MODIFIER_INVALID = (1 << 56) - 1  # DRM_FORMAT_MOD_INVALID
+_MODIFIER_VENDORS = ("NONE", "INTEL", "AMD", "NVIDIA", "SAMSUNG", "QCOM", "VIVANTE", "BROADCOM", "ARM", "ALLWINNER",
+                     "AMLOGIC")  # fmt: skip
+
+
+def modifier_text(modifier: int) -> str:
+    """A DRM format modifier by its vendor (the top byte) and the vendor's own number, as drm_fourcc.h composes it."""
+    if modifier == _MODIFIER_INVALID:
+        return f"DRM_FORMAT_MOD_INVALID ({modifier:#018x}), a layout that nobody stated"
+    vendor = modifier >> 56
+    name = _MODIFIER_VENDORS[vendor] if vendor < len(_MODIFIER_VENDORS) else f"vendor {vendor:#x}"
+    return f"{name} layout {modifier & _MODIFIER_INVALID:#x} ({modifier:#018x})"
 
 
 def _enumerant(kind: type[E], field: str, raw: int) -> E:

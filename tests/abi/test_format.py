@@ -216,14 +216,19 @@ def test_an_unknown_pixel_format_is_named() -> None:
     assert refused(nv12_with(fourcc=0x01020304))[3] == "0x01020304"
 
 
-def test_only_linear_memory_is_accepted() -> None:
-    tiled = 0x0100000000000002  # I915_FORMAT_MOD_Y_TILED
-    assert refused(nv12_with(modifier=tiled)) == (
-        FormatCode.MODIFIER,
-        "modifier",
-        "DRM_FORMAT_MOD_LINEAR (0)",
-        "0x100000000000002",
-    )
+@pytest.mark.parametrize(
+    ("modifier", "found"),
+    [
+        (0x0100000000000002, "INTEL layout 0x2 (0x0100000000000002)"),  # I915_FORMAT_MOD_Y_TILED
+        (0x0A00000000000001, "AMLOGIC layout 0x1 (0x0a00000000000001)"),
+        (0x0B00000000000001, "vendor 0xb layout 0x1 (0x0b00000000000001)"),
+        (1, "NONE layout 0x1 (0x0000000000000001)"),
+        ((1 << 56) - 1, "DRM_FORMAT_MOD_INVALID (0x00ffffffffffffff), a layout that nobody stated"),
+    ],
+)
+def test_only_linear_memory_is_accepted_and_others_are_refused_by_name(modifier: int, found: str) -> None:
+    expected = "DRM_FORMAT_MOD_LINEAR (0)"
+    assert refused(nv12_with(modifier=modifier)) == (FormatCode.MODIFIER, "modifier", expected, found)
 
 
 @pytest.mark.parametrize(

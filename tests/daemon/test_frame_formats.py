@@ -95,7 +95,7 @@ CASES = {
     "31 an offset far outside": (
         replace(SMALL, planes=plane_of(SMALL, offset=1 << 40)), "planes[0]", "1000 bytes", str(1 << 40),
     ),
-    "a tiled modifier": (nv12(modifier=0x0100_0000_0000_0001), "modifier", "DRM_FORMAT_MOD_LINEAR", "0x1000000000000"),
+    "a tiled modifier": (nv12(modifier=0x0100_0000_0000_0001), "modifier", "DRM_FORMAT_MOD_LINEAR", "INTEL layout 0x1"),
 }  # fmt: skip
 
 
