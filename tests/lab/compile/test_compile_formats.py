@@ -201,3 +201,8 @@ def test_the_contract_states_the_valid_part_and_the_mosaics_order(tmp_path: Path
     contract = input_spec(tmp_path, "R10", cfa='"bggr"', demosaic='"bilinear"').stream_format
     assert (contract.crop.x, contract.crop.y, contract.crop.width, contract.crop.height) == frames.VALID
     assert contract.cfa is CfaOrder.BGGR
+
+
+def test_the_page_of_formats_names_every_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pixel-formats.md").read_text()
+    assert {name for name in PIXEL_FORMATS if f"`{name}`" not in page} == set()
