@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
@@ -29,7 +30,8 @@ from abi.graph import (
     Program,
 )
 from abi.packet import ABI_VERSION
-from hal.accelerator import Accelerator, Module, open_accelerator
+from hal.accelerator import Accelerator, DeviceBuffer, Executable, Module, open_accelerator
+from hal.bindings import Bindings
 from hal.fence import FenceStatus
 from lab.bench.row import Row, make_row
 from lab.compile.spec import TargetSpec
@@ -68,6 +70,10 @@ def open_bench_target(driver: str) -> Target:
         from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415 (only where it is measured)
 
         return OpenClTarget(TargetSpec(driver, arch, "", 1))
+    if driver == "hcq":
+        from lab.compile.target_hcq import HcqTarget, local_arch  # noqa: PLC0415
+
+        return HcqTarget(TargetSpec(driver, local_arch(), "", 1))
     from lab.compile.target_cpu import CpuTarget  # noqa: PLC0415
 
     return CpuTarget(TargetSpec(driver, arch, CPUS[arch], 1))
@@ -75,28 +81,43 @@ def open_bench_target(driver: str) -> Target:
 
 def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: int) -> Row:
     peer, module, expected = chain(target, launches)
-    executable = accelerator.load(module)
-    bindings = executable.bindings(0)
-    frame, output = accelerator.allocate("bench", _COUNT), accelerator.allocate("bench", 4 * _COUNT)
-    frame.view[:] = _FRAME
-    bindings.bind_frame(0, frame)
-    bindings.bind_output(0, output)
+    loaded = bind_chain(accelerator, module)
 
     def ours() -> None:
-        fence = accelerator.submit(executable, bindings)
+        fence = accelerator.submit(loaded.executable, loaded.bindings)
         if fence.wait(fence.submitted_ns + _LIMIT_NS) is not FenceStatus.SIGNALED:
             raise RuntimeError(f"the run ended as {fence.status.name}: {fence.error}")
 
     ours_ns, peer_ns = _alternate(ours, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
-    if bytes(output.view) != expected:
+    if bytes(loaded.output.view) != expected:
         raise RuntimeError(f"the two sides of {launches} launches compute different bytes")
-    accelerator.unload(executable)
+    accelerator.unload(loaded.executable)
     on_cpu = accelerator.name == "cpu"
     place = "one core" if on_cpu else accelerator.properties().device
     note = f"{launches} launches of {_COUNT} float additions on {place}; ours waits on the eventfd"
     reach = REACH_AT_200 if on_cpu and launches == LAUNCHES[-1] else 0.0
     name = f"dispatch {launches}" if on_cpu else f"dispatch {accelerator.name} {launches}"
     return make_row(name, ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
+
+
+@dataclass(frozen=True)
+class LoadedChain:
+    """A chain on a device, with its frame filled and its output bound."""
+
+    executable: Executable
+    bindings: Bindings
+    output: DeviceBuffer
+
+
+def bind_chain(accelerator: Accelerator, module: Module) -> LoadedChain:
+    """Loads a chain and binds memory to it."""
+    executable = accelerator.load(module)
+    bindings = executable.bindings(0)
+    frame, output = accelerator.allocate("bench", _COUNT), accelerator.allocate("bench", 4 * _COUNT)
+    frame.view[:] = _FRAME
+    bindings.bind_frame(0, frame)
+    bindings.bind_output(0, output)
+    return LoadedChain(executable, bindings, output)
 
 
 def _alternate(
@@ -121,8 +142,11 @@ def _timed(act: Callable[[], None]) -> int:
     return time.perf_counter_ns() - start
 
 
-def chain(target: Target, launches: int) -> tuple[Callable[[], None], Module, bytes]:
-    """The peer's call, our module, and the output's bytes, of `launches` dependent kernels; in the target's context."""
+def chain(target: Target, launches: int, *, synchronize: bool = True) -> tuple[Callable[[], None], Module, bytes]:
+    """The peer's call, our module, and the output's bytes, of `launches` dependent kernels; in the target's context.
+
+    synchronize: whether the peer's call waits for the device.
+    """
     from tinygrad import Device, Tensor, TinyJit, dtypes  # noqa: PLC0415 (after the compiler's environment is set)
     from tinygrad.helpers import Context  # noqa: PLC0415
 
@@ -145,7 +169,8 @@ def chain(target: Target, launches: int) -> tuple[Callable[[], None], Module, by
 
     def peer() -> None:
         jit(tensor)
-        Device[target.tinygrad_device].synchronize()
+        if synchronize:
+            Device[target.tinygrad_device].synchronize()
 
     with Context(JIT=1):  # tinygrad's default: calls are batched into one graph
         for _ in range(3):

@@ -33,6 +33,16 @@ def _dispatch_opencl(_: Path) -> list[Row]:
         return []
 
 
+def _dispatch_hcq(_: Path) -> list[Row]:
+    from lab.bench import dispatch, submit  # noqa: PLC0415
+    from lab.compile.refusal import CompileRefused  # noqa: PLC0415
+
+    try:
+        return dispatch.run(driver="hcq") + submit.run()
+    except CompileRefused:  # no such device in this machine: nothing to measure
+        return []
+
+
 def _guard(folder: Path) -> list[Row]:
     from lab.bench import guard  # noqa: PLC0415
 
@@ -60,6 +70,7 @@ def _verify(folder: Path) -> list[Row]:
 BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "dispatch": _dispatch,
     "dispatch-opencl": _dispatch_opencl,
+    "dispatch-hcq": _dispatch_hcq,
     "guard": _guard,
     "handoff": _handoff,
     "start": _start,

@@ -27,6 +27,23 @@ if TYPE_CHECKING:
 _COMPILERS = {"AMD": "LLVM"}  # the others have one that they look for themselves
 
 
+def local_arch() -> str:
+    """The architecture of this machine's GPU. Raises CompileRefused where it has none."""
+    return _open().arch
+
+
+def _open() -> HcqDevice:
+    machine = os.uname().machine
+    open_cpu_device(machine, "x86_64_v3" if machine == "x86_64" else "generic")
+    try:
+        return HcqDevice("")
+    except HalError as error:
+        raise CompileRefused(
+            CompileRefusal.TARGET, "target.driver", expected="the vehicle's GPU in this machine",
+            found=str(error), todo="compile where the GPU and its kernel driver are",
+        ) from error  # fmt: skip
+
+
 class HcqTarget:
     """See `lab.compile.target.Target`."""
 
@@ -34,15 +51,7 @@ class HcqTarget:
     align_bytes = ALIGN_BYTES
 
     def __init__(self, spec: TargetSpec) -> None:
-        machine = os.uname().machine
-        open_cpu_device(machine, "x86_64_v3" if machine == "x86_64" else "generic")
-        try:
-            device = HcqDevice("")
-        except HalError as error:
-            raise CompileRefused(
-                CompileRefusal.TARGET, "target.driver", expected="the vehicle's GPU in this machine",
-                found=str(error), todo="compile where the GPU and its kernel driver are",
-            ) from error  # fmt: skip
+        device = _open()
         if device.arch != spec.arch:
             raise CompileRefused(
                 CompileRefusal.TARGET, "target.arch", expected=f"{device.arch}, this machine's GPU", found=spec.arch,

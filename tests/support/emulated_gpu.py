@@ -25,7 +25,7 @@ _POLL_S = 0.0005
 class EmulatedGpu:
     """The emulated kernel driver, executing on a thread. `failure`: what a queue stopped at; it then does no more.
 
-    paused: as if the GPU stood still.
+    paused: as if the GPU stood still. beside: whether the thread executes, or whoever rings the doorbell.
     """
 
     def __init__(self, beside: bool) -> None:
@@ -35,16 +35,22 @@ class EmulatedGpu:
         self.failure = ""
         self.paused = False
         self._rung = threading.Event()
+        self.beside = beside
         self._execute = self.driver._emulate_execute
-        if beside:
-            self.driver._emulate_execute = self._rung.set
-            threading.Thread(target=self._work, name="emulated-gpu", daemon=True).start()
+        self.driver._emulate_execute = self._ring
+        threading.Thread(target=self._work, name="emulated-gpu", daemon=True).start()
+
+    def _ring(self) -> None:
+        if self.beside:
+            self._rung.set()
+        else:
+            self._execute()
 
     def _work(self) -> None:
         while True:
             self._rung.wait(_POLL_S)
             self._rung.clear()
-            if self.failure or self.paused:
+            if self.failure or self.paused or not self.beside:
                 continue
             try:
                 self._execute()
