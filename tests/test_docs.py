@@ -48,9 +48,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not fragment or fragment in {heading.lower().replace(" ", "-") for heading in headings}, link
 
 
-def test_the_readme_names_every_page_of_the_docs() -> None:
-    named = {link.partition("#")[0] for link in links(REPOSITORY / "README.md")}
-    assert {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md")} <= named
+def test_the_readme_leads_to_every_page_of_the_docs() -> None:
+    found, new = set[Path](), {REPOSITORY / "README.md"}
+    while new:
+        found |= new
+        targets = {(page.parent / link.partition("#")[0]).resolve() for page in new for link in links(page)}
+        new = {target for target in targets if target.suffix == ".md"} - found
+    assert set((REPOSITORY / "docs").resolve().glob("*.md")) <= found
 
 
 def test_every_key_of_a_spec_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,8 +136,12 @@ def test_an_oversize_bundle_is_refused_before_it_is_read(tmp_path: Path, maker: 
 def test_a_bundle_outside_the_allowed_folders_is_not_opened(tmp_path: Path, maker: BundleMaker) -> None:
     outside = tmp_path / "outside.fenced"
     outside.write_bytes(maker.write(NEW).read_bytes())
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    (maker.folder / "link").symlink_to(tmp_path / "elsewhere" / "inner")
+    (tmp_path / "elsewhere" / "new.fenced").write_bytes(outside.read_bytes())
+    through = maker.folder / "link" / ".." / "new.fenced"  # reads as one in the folder, and is not
     with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
-        for path in (outside, maker.folder / ".." / "outside.fenced", Path("outside.fenced")):
+        for path in (outside, maker.folder / ".." / "outside.fenced", Path("outside.fenced"), through):
             with pytest.raises(Refused) as refused:
                 control.activate(path)
             assert refused.value.code is RefusalCode.NOT_PERMITTED
@@ -468,7 +472,7 @@ def test_a_full_disk_stops_new_models_and_nothing_that_serves(tmp_path: Path, ma
         kept = os.dup(log)
         with open("/dev/full", "wb") as full:
             os.dup2(full.fileno(), log)
-        with pytest.raises(Refused, match=r"system: loading .* No space left on device; free disk space"):
+        with pytest.raises(Refused, match=r"system: loading .* No space left on device: .*audit.jsonl.; free disk space"):
             control.activate(newest)
         control.rollback()
         assert np.array_equal(run_one(camera, consumer, 1, picture(1)).outputs["values"], OLD.values(picture(1)))
