@@ -176,9 +176,9 @@ class Service:
     def activate(self, path: str, done: Done) -> None:
         """Loads a bundle and lets it serve. Refused: what served before goes on."""
         folders = self.config.bundle_directories
-        if os.path.dirname(os.path.normpath(path)) not in folders or not os.path.isabs(path):
+        if os.path.dirname(path) not in folders:
             expected, action = f"a file in one of {list(folders)}", "install the bundle there (bundle_directories)"
-            self.audit.append("activation.refused", {"path": path[:1024], "expected": expected[:1024]})
+            self.audit.note("activation.refused", {"path": path[:1024], "expected": expected[:1024]})
             done(CommandRefused(RefusalCode.NOT_PERMITTED, "path", expected, path[:256], action))
         elif self._is_changing or self.state == "stopping":
             action = "wait for it to end, then try again"

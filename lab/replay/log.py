@@ -266,7 +266,10 @@ def _take_metadata(info: LogInfo, record: Metadata) -> None:
         info.claimed = dict(record.metadata)
 
 
-_DAMAGE = (McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError)
+_DAMAGE = (
+    McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError,
+    OverflowError, MemoryError,  # a length that no file has
+)  # fmt: skip
 
 
 def _up_to_a_cut(file: IO[bytes]) -> Iterator[McapRecord]:

@@ -106,8 +106,11 @@ def _read_private(path: Path) -> bytes:
     except OSError as error:
         expected = "a regular file, no link"
         raise Refused(RefusalCode.UNSAFE_KEY_FILE, shown(str(path)), expected, str(error.strerror)) from error
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        os.close(fd)
+        raise Refused(RefusalCode.UNSAFE_KEY_FILE, shown(str(path)), "a regular file", "a directory")
     with open(fd, "rb") as file:
-        status = os.fstat(fd)
         mode = stat.S_IMODE(status.st_mode)
         faults = (
             (not stat.S_ISREG(status.st_mode), "a regular file", "another kind of file"),

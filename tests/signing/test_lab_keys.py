@@ -77,6 +77,12 @@ def test_key_of_another_user_is_not_used(key: Path, monkeypatch: pytest.MonkeyPa
     assert refused.value.code is UNSAFE
 
 
+def test_folder_in_place_of_a_key_is_refused_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="found a directory") as refused:
+        load_signer(tmp_path)
+    assert refused.value.code is UNSAFE
+
+
 def test_link_to_a_key_is_not_used(key: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(key)

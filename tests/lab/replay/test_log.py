@@ -72,6 +72,17 @@ def test_a_flipped_byte_in_a_chunk_is_refused(tmp_path: Path, part: float) -> No
     assert refused.value.code in (LogRefusal.UNREADABLE, LogRefusal.DIGEST)
 
 
+@pytest.mark.parametrize("length", [1 << 40, 1 << 62, (1 << 64) - 1])
+def test_a_record_with_a_length_that_no_file_has_is_refused(tmp_path: Path, length: int) -> None:
+    write_log(tmp_path / "a.mcap", frames=1)
+    damaged = bytearray((tmp_path / "a.mcap").read_bytes())
+    damaged[9:17] = length.to_bytes(8, "little")  # of the first record: magic, opcode, length
+    (tmp_path / "a.mcap").write_bytes(damaged)
+    with pytest.raises(LogRefused) as refused:
+        LogReader(tmp_path / "a.mcap").info()
+    assert refused.value.code is LogRefusal.UNREADABLE
+
+
 def test_a_log_whose_summary_belongs_to_another_is_refused(tmp_path: Path) -> None:
     write_log(tmp_path / "a.mcap")
     write_log(tmp_path / "b.mcap", frames=11)
