@@ -48,6 +48,8 @@ FORBIDDEN = {
     "a file outside by os.open": ("os.open('/etc/passwd', os.O_RDONLY)", "open"),
     "a write to a readable file": ("open('/etc/hostname', 'a')", "open"),
     "a way out by dots": ("open(folder + '/../../etc/passwd')", "open"),
+    "a write to what the kernel says": ("open('/proc/self/fdinfo/0', 'r+b')", "open"),
+    "a way out of what the kernel says": ("open('/proc/self/fdinfo/../environ', 'rb')", "open"),
     "a listing": ("os.listdir('/')", "open"),
     "a removal": ("os.remove('/etc/hostname')", "open"),
     "a rename out of the folder": ("os.rename(folder + '/audit.jsonl', '/tmp/audit.jsonl')", "open"),
@@ -114,6 +116,7 @@ ALLOWED = {
     "its own memory, read-only": (
         "fd = os.memfd_create('ring'); os.close(os.open(f'/proc/self/fd/{fd}', os.O_RDONLY))"
     ),
+    "what the kernel says of a descriptor": "open('/proc/self/fdinfo/0', 'rb').read()",
 }
 
 
