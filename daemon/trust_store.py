@@ -9,13 +9,14 @@ hint and no more: what it names is verified like any other bundle.
 
 import json
 import os
+import stat
 import threading
 from collections.abc import Sequence
 
 from daemon.audit import AuditLog
 from signing import store
 from signing.bundle import VerifiedBundle
-from signing.refusal import Refused
+from signing.refusal import RefusalCode, Refused, shown
 
 STATE_NAME = "trust.json"
 CONFIRMED_NAME = "confirmed.json"
@@ -32,6 +33,7 @@ class VehicleTrust:
         self._audit = audit
         self._writing = threading.Lock()
         try:
+            _require_own_folder(state_directory)
             before = store.read_state(self._state_path)
             self.current = store.open_trust(root_paths, self._state_path)
         except Refused as refused:
@@ -81,3 +83,13 @@ class VehicleTrust:
             return {}
         named = found.items() if isinstance(found, dict) else ()
         return {name: path for name, path in named if isinstance(path, str)}
+
+
+def _require_own_folder(path: str) -> None:
+    """Raises Refused for a state folder in which others could take the state away, and with it the floors."""
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o022 or status.st_uid not in (0, os.geteuid()):
+        expected, found = "a folder that only root or this user may write", f"mode {mode:04o}, owner {status.st_uid}"
+        todo = "Give the folder to the daemon's user, with mode 0700."
+        raise Refused(RefusalCode.UNSAFE_FILE, f"state folder {shown(path)}", expected, found, todo)

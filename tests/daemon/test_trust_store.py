@@ -49,7 +49,10 @@ def confirmed(daemon: Sockets, release: int) -> None:
     path = daemon.sockets.parent / "state" / "trust.json"
 
     def on_disk(_: object) -> bool:
-        state = store.read_state(path)
+        try:
+            state = store.read_state(path)
+        except SigningRefused:  # replaced while we read it
+            return False
         return state is not None and "tiny" in state.floors and state.floors["tiny"].release == release
 
     daemon.wait_for(on_disk)
@@ -241,6 +244,16 @@ def test_roots_are_followed_in_order_and_each_step_is_audited(tmp_path: Path, au
     assert VehicleTrust(roots[:2], state, audit).current.root.version == 4  # older files change nothing
     seen = [(one["event"], one["version"]) for one in events(tmp_path)]
     assert seen == [("root.trusted", 1), ("root.accepted", 4)]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o722, 0o1777])
+def test_a_state_folder_that_others_may_write_is_refused(tmp_path: Path, audit: AuditLog, mode: int) -> None:
+    (tmp_path / "state").chmod(mode)
+    with pytest.raises(SigningRefused) as refused:
+        VehicleTrust(write_roots(tmp_path, 1), str(tmp_path / "state"), audit)
+    assert (refused.value.code, refused.value.found[:9]) == (Code.UNSAFE_FILE, f"mode {mode:04o}")
+    assert not (tmp_path / "state" / "trust.json").exists()
+    assert events(tmp_path)[-1]["event"] == "trust.refused"
 
 
 @pytest.mark.parametrize("case", ["a version is missing", "another root of the trusted version", "a damaged state"])
