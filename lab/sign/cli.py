@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
+from lab import numbers
 from lab.sign import inspect
 from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
@@ -24,6 +25,7 @@ from lab.sign.sign import attach_signature, export_envelope, require_algorithms,
 from lab.sign.signer import open_signer
 from lab.sign.token import is_token_uri, token_keygen
 from signing.keys import Algorithm
+from signing.refusal import RefusalCode, Refused
 from signing.root import ROLE_NAMES
 
 DAY_S = 86_400
@@ -104,7 +106,7 @@ def _passphrase_option(command: argparse.ArgumentParser) -> None:
 def _root_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     command.add_argument("-o", "--output", type=Path, required=True)
     command.add_argument("--sign-with", type=Path, action="append", default=[], metavar="KEY", help="a root key")
-    command.add_argument("--expires-days", type=int, help="default: never")
+    command.add_argument("--expires-days", type=numbers.count, help="default: never")
     for role in ROLE_NAMES:
         command.add_argument(f"--{role}", type=Path, action="append", default=[], required=required, metavar="PUB")
         command.add_argument(f"--{role}-threshold", type=int, default=1)
@@ -214,7 +216,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _root_init(arguments: argparse.Namespace) -> int:
-    root_init(arguments.output, _plans(arguments), _signers(arguments), **_times(arguments))
+    plans, signers = _plans(arguments), _signers(arguments)
+    holders = {one.key.keyid for one in plans["root"].keys}
+    for keyid in [signer.key.keyid for signer in signers if signer.key.keyid not in holders]:
+        raise Refused(RefusalCode.THRESHOLD_NOT_MET, "key for the role root", "a key that --root names", keyid)
+    root_init(arguments.output, plans, signers, **_times(arguments))
     print(f"{arguments.output}: root version 1")
     return 0
 

@@ -96,6 +96,20 @@ def test_roots_follow_one_another(tmp_path: Path, keys: dict[str, Path], root: P
     assert [one.value for one in last.roles["build"].algorithms] == ["ml-dsa-65"]
 
 
+def test_first_root_is_not_signed_by_somebody_else(tmp_path: Path, keys: dict[str, Path]) -> None:
+    holders = [word for role in ROLES for word in (f"--{role}", f"{keys[role]}.pub")]
+    secret = ("--passphrase-file", tmp_path / "secret")
+    with pytest.raises(Refused, match="a key that --root names") as refused:
+        run("root", "init", "-o", tmp_path / "1.json", "--sign-with", keys["build"], *holders, *secret)
+    assert refused.value.code is RefusalCode.THRESHOLD_NOT_MET
+    assert not (tmp_path / "1.json").exists()
+
+
+def test_root_that_has_expired_when_it_is_made_is_refused(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run("root", "revoke", root, "-o", tmp_path / "2.json", "--expires-days", "-5")
+
+
 @pytest.mark.parametrize("pair", ["lane", "lane=", "lane=x", "lane=-1"])
 def test_minimum_release_must_be_a_number(tmp_path: Path, root: Path, pair: str) -> None:
     with pytest.raises(ValueError, match="--minimum-release takes MODEL=N"):
