@@ -1,14 +1,20 @@
-"""Prints docs/refusals.md from the enum, so that the page cannot drift: `python -m lab.sign.refusal_table`."""
+"""Prints docs/refusals.md from the enums, so that the page cannot drift: `python -m lab.sign.refusal_table`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
+from abi.graph import GraphErrorCode
+from hal.error import HalCode
+from hal.refusal import AdmissionCode
+from lab.compile.refusal import CompileRefusal
+from lab.replay.refusal import LogRefusal
 from signing.refusal import RefusalCode
 
 _HEAD = """# Refusals
 
-Generated from `signing/refusal.py` by `python -m lab.sign.refusal_table > docs/refusals.md`; do not edit.
+Generated from the code by `python -m lab.sign.refusal_table > docs/refusals.md`; do not edit.
 
 A refusal is a decision about data. It names what was wrong, what was expected and what was found, and ends with what
 to do. The same text stands on the command line (exit code 3), in the audit log and in the control socket's answer;
@@ -19,9 +25,29 @@ to do. The same text stands on the command line (exit code 3), in the audit log 
 """
 
 
+_LATER = """
+## Codes of the other steps
+
+These refusals carry the same sentences; what was expected and found is particular to the model, and stands in the text.
+The daemon's answers to cameras and consumers are explained in [abi.md](abi.md).
+
+| step | codes |
+|---|---|
+"""
+
+
 def table() -> str:
     """Return the page as Markdown."""
-    return _HEAD + "".join(f"| `{code.value}` | {code.meaning} | {code.todo} |\n" for code in RefusalCode)
+    trust = "".join(f"| `{code.value}` | {code.meaning} | {code.todo} |\n" for code in RefusalCode)
+    steps: tuple[tuple[str, Iterable[str]], ...] = (
+        ("the graph's bytes", (code.name.lower().replace("_", "-") for code in GraphErrorCode)),
+        ("the graph's admission", (code.value for code in AdmissionCode)),
+        ("the device; in the self-test behind `self-test-`", (code.value for code in HalCode)),
+        ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
+        ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
+    )
+    later = "".join(f"| {step} | {', '.join(f'`{code}`' for code in codes)} |\n" for step, codes in steps)
+    return _HEAD + trust + _LATER + later
 
 
 if __name__ == "__main__":
