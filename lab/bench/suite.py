@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -94,21 +95,30 @@ def run(folder: Path, names: Sequence[str], *, as_json: bool) -> int:
         print(text)
     else:
         console.print(_table(rows))
+        console.print(_notes(rows), highlight=False)
     return 0
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="ours beside its peer, same run")
-    for heading in ("what", "ours", "peer", "ratio", "reach", "spread", "peer is", "note"):
-        table.add_column(
-            heading, justify="right" if heading in ("ours", "peer", "ratio", "reach", "spread") else "left"
-        )
+    table = Table(title="ours beside its peer, same run", box=box.SIMPLE)
+    for heading in ("what", "ours", "peer", "ratio", "reach", "spread", "the peer is"):
+        number = heading in ("ours", "peer", "ratio", "reach", "spread")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number)
     for row in rows:
         table.add_row(
             row.name, _quantity(row.ours, row.unit), _quantity(row.theirs, row.unit), f"{row.ratio:.2f}×",
-            f"≥ {row.reach:.2f}×" if row.reach else "", f"{row.spread:.0%}", row.peer, row.note,
+            f"≥ {row.reach:.2f}×" if row.reach else "", f"{row.spread:.0%}", row.peer,
         )  # fmt: skip
     return table
+
+
+def _notes(rows: Sequence[Row]) -> str:
+    """Each row's note, rows with the same one together."""
+    by_note: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            by_note.setdefault(row.note, []).append(row.name)
+    return "\n".join(f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in by_note.items())
 
 
 def _quantity(value: float, unit: str) -> str:
