@@ -103,7 +103,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="ours beside its peer, same run", box=box.SIMPLE)
     for heading in ("what", "ours", "peer", "ratio", "reach", "spread", "the peer is"):
         number = heading in ("ours", "peer", "ratio", "reach", "spread")
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number)
+        table.add_column(heading, justify="right" if number else "left", no_wrap=heading != "the peer is")
     for row in rows:
         table.add_row(
             row.name, _quantity(row.ours, row.unit), _quantity(row.theirs, row.unit), f"{row.ratio:.2f}×",
