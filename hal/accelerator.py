@@ -217,8 +217,8 @@ class DeviceOptions:
     device: str = ""
 
 
-DRIVERS = ("cpu", "opencl", "hcq")
-LIBRARIES = {"opencl": "OpenCL", "hcq": "c"}
+DRIVERS = ("cpu", "opencl", "hcq", "cuda")
+LIBRARIES = {"opencl": "OpenCL", "hcq": "c", "cuda": "cuda"}
 """By driver, the system library (lib….so) that opening it maps; drivers that are not named map none."""
 
 
@@ -236,5 +236,9 @@ def open_accelerator(name: str, options: DeviceOptions | None = None) -> Acceler
         from hal.hcq import HcqAccelerator  # noqa: PLC0415
 
         return HcqAccelerator(options or DeviceOptions())
+    if name == "cuda":
+        from hal.cuda import CudaAccelerator  # noqa: PLC0415
+
+        return CudaAccelerator(options or DeviceOptions())
     raise HalError(HalCode.UNKNOWN_DRIVER, f"no driver {name!r}", expected=", ".join(DRIVERS),
                    todo="name one of these in the configuration")  # fmt: skip
