@@ -9,8 +9,8 @@ waits until the device is at rest, and where it does not come to rest the proces
 from __future__ import annotations
 
 import math
+import threading
 import time
-import weakref
 
 from hal.accelerator import DeviceBuffer, DeviceOptions, Executable, MemoryUse, Module, Properties
 from hal.admit import Target, admit
@@ -20,7 +20,7 @@ from hal.fence import Fence
 from hal.hcq_device import HcqDevice
 from hal.hcq_executable import HcqExecutable
 from hal.hcq_memory import HcqBuffer, HostMemories
-from hal.memory import Mapping
+from hal.memory import HeldBytes, Mapping
 
 _UNLOAD_LIMIT_NS = 2_000_000_000
 _UNUSED_OPTIONS = ("pin_cores", "fifo_priority", "lock_memory", "huge_pages", "spin_count")
@@ -41,7 +41,8 @@ class HcqAccelerator:
         self._memories = HostMemories(self._device)
         self._slots = options.queue_slots
         self._executables: list[HcqExecutable] = []
-        self._allocated: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._allocated = HeldBytes()
+        self._gate = threading.RLock()  # short: between the owner and the thread that loads
         self._latched: HalError | None = None
         self._closed = False
 
@@ -54,37 +55,41 @@ class HcqAccelerator:
         return Properties("hcq", device.identity, device.arch, (), device.count, units, device.clock_name)
 
     def memory(self) -> MemoryUse:
-        held = self._executables
+        held = tuple(self._executables)
         return MemoryUse(
             executables=len(held),
             arena_bytes=sum(e.admission.arena_bytes for e in held),
             weights_bytes=sum(e.admission.weights_bytes for e in held),
             state_bytes=sum(e.admission.state_bytes for e in held),
             code_bytes=sum(e.admission.code_bytes for e in held),
-            allocated_bytes=sum(mapping.size_bytes for mapping in self._allocated),
+            allocated_bytes=self._allocated.total_bytes,
         )
 
     def load(self, module: Module) -> HcqExecutable:
         """Admit, then build the queues. Raises AdmissionRefused, or HalError CODE, OUT_OF_MEMORY, DEVICE_LATCHED."""
         self._refuse_closed()
-        if self._latched is not None:  # loading waits for the device, which may never answer
+        if self._latched is not None:
             raise self._refusal(self._latched)
         target = Target("hcq", self._device.arch)
         admission = admit(module.graph, module.code, module.weights.nbytes, target)
         executable = HcqExecutable(module, admission, self._device, self._memories, self._slots)
-        self._executables.append(executable)
+        with self._gate:
+            self._executables.append(executable)
         return executable
 
     def unload(self, executable: Executable) -> None:
         """Free a module once its runs have ended. Raises HalError DEVICE_HANG where a kernel does not end."""
         if not isinstance(executable, HcqExecutable) or executable not in self._executables:
             raise HalError(HalCode.BINDING, "not loaded on this device")
+        with self._gate:  # nobody but the caller touches it from here
+            self._executables.remove(executable)
         try:
             executable.unload_until(time.monotonic_ns() + _UNLOAD_LIMIT_NS)
         except HalError:
             self._device.abandon()
+            with self._gate:
+                self._executables.append(executable)
             raise
-        self._executables.remove(executable)
 
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:
         self._refuse_closed()
@@ -104,21 +109,21 @@ class HcqAccelerator:
         return HcqBuffer.over(self._device, self._memories.of(mapping), mapping, writable=True)
 
     def submit(self, executable: Executable, bindings: Bindings) -> Fence:
-        if self._latched is not None:
-            raise self._refusal(self._latched)
         if not isinstance(executable, HcqExecutable) or bindings.graph is not executable.graph:
             raise HalError(HalCode.BINDING, "the bindings were made for another module")
         if bindings.missing:
             unbound = bindings.buffers[bindings.bound.index(None)]
             raise HalError(HalCode.BINDING_MISSING, f"buffer {unbound} is not bound",
                            expected=f"{len(bindings.buffers)} bound buffers")  # fmt: skip
-        if executable.queue.lost is not None:
-            self.latch(executable.queue.lost)
-            raise self._refusal(executable.queue.lost)
-        return executable.submit(bindings)
+        with self._gate:
+            if executable.queue.lost is not None:
+                self.latch(executable.queue.lost)
+            if self._latched is not None:
+                raise self._refusal(self._latched)
+            return executable.submit(bindings)
 
     def check(self, now_ns: int) -> HalError | None:
-        for executable in self._executables if self._latched is None else ():
+        for executable in tuple(self._executables) if self._latched is None else ():
             late = executable.timeline.overdue(now_ns)
             if executable.queue.lost is not None:
                 self.latch(executable.queue.lost)
@@ -130,19 +135,24 @@ class HcqAccelerator:
         return self._latched
 
     def due_ns(self) -> int | None:
-        due = [at for at in (e.timeline.due_ns() for e in self._executables) if at is not None]
+        due = [at for at in (e.timeline.due_ns() for e in tuple(self._executables)) if at is not None]
         return min(due, default=None)
 
     def latch(self, cause: HalError) -> None:
-        if self._latched is None:
-            self._latched = cause
-            for executable in self._executables:
-                executable.timeline.latch(cause)
-                executable.cancel()
+        with self._gate:
+            if self._latched is None:
+                self._latched = cause
+                for executable in self._executables:
+                    executable.timeline.latch(cause)
+                    executable.cancel()
 
     def reset(self, deadline_ns: int) -> None:
         """Wait for rest; state is reset, queues and buffers stay usable. A device that reported a fault stays lost."""
         self._refuse_closed()
+        with self._gate:
+            self._reset(deadline_ns)
+
+    def _reset(self, deadline_ns: int) -> None:
         for executable in self._executables:
             executable.cancel()
         for executable in self._executables:

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from hal.error import HalCode, HalError
 from hal.hcq_environment import prepare_environment
 from hal.memory import PAGE_BYTES
@@ -29,7 +31,11 @@ _FAILURES = (RuntimeError, OSError, AssertionError, MemoryError, ImportError, Va
 
 
 class HcqDevice:
-    """The device, and what its backends do each in their own way. All calls into tinygrad hold `lock`.
+    """The device, and what its backends do each in their own way.
+
+    lock: held, shortly, by whoever submits; the timeline's value and a queue's doorbell belong together. Making memory,
+    programs and queues needs no lock and waits for no run, so a module can be loaded while others run: what tinygrad
+    does with the device's own queues for it (copies, and waits before memory is freed) is not used.
 
     name: "AMD:0". dev: what tinygrad's `DEV` says of it. arch: what programs are compiled for, "gfx1100", "sm_89".
     clock: maps device time to CLOCK_MONOTONIC.
@@ -39,6 +45,7 @@ class HcqDevice:
         backend, _, index = wanted.partition(":")
         interface = prepare_environment(backend)
         self.lock = threading.RLock()
+        self._signals = threading.Lock()
         self.backend, self.dev = interface.backend, interface.dev
         self.name = f"{self.backend}:{index or 0}"
         try:
@@ -88,7 +95,7 @@ class HcqDevice:
 
         signature = tuple((None, slot, dtypes.int32, ()) for slot in range(scalars))
         try:
-            return self.raw.runtime(self._elf(code, symbol, self._target, signature))
+            return self.raw.runtime_t(_Loading(self), self._elf(code, symbol, self._target, signature))
         except (*_FAILURES, ctypes.ArgumentError) as error:
             raise HalError(HalCode.CODE, f"kernel {symbol} is not code for {self.arch}", found=str(error)[:200],
                            todo="compile the model again for this device") from error  # fmt: skip
@@ -100,18 +107,41 @@ class HcqDevice:
         """
         spec = self._spec(cpu_access=host_writes or shared, host=shared, nolru=True)
         try:
-            return self.raw.allocator.alloc(size_bytes, spec)
+            return self.raw.allocator._alloc(size_bytes, spec)
         except _FAILURES as error:
             raise HalError(HalCode.OUT_OF_MEMORY, f"{size_bytes} bytes of device memory", found=str(error)[:200],
                            todo="free device memory") from error  # fmt: skip
 
     def free(self, memory: Any) -> None:
-        self.raw.allocator.free(memory, memory.size, self._spec(nolru=True))
+        """Give memory back that no run in flight uses."""
+        self.raw.allocator._do_free(memory, self._spec(nolru=True))
 
-    def fill(self, memory: Any, data: memoryview) -> None:
-        """Copy the host's bytes to the start of device memory, and wait for it."""
-        self.raw.allocator._copyin(memory, data)
-        self.raw.synchronize()
+    def filled(self, data: memoryview) -> Any:
+        """Device memory that holds a copy of `data`. Raises HalError OUT_OF_MEMORY.
+
+        The host writes it itself. Where it reaches only a part of the device's memory (a GPU without a resizable BAR)
+        and that is full, the device copies, behind the runs in flight, and submits wait for it.
+        """
+        try:
+            memory = self.allocate(data.nbytes, host_writes=True)
+        except HalError:
+            memory = self.allocate(data.nbytes)
+            with self.lock:
+                self.raw.allocator._copyin(memory, data)
+                self.raw.synchronize()
+            return memory
+        write_bytes(self.host_address(memory), data)
+        return memory
+
+    def new_signal(self) -> Any:
+        """A word and a time stamp in host memory that the device writes."""
+        with self._signals:
+            return self.raw.new_signal()
+
+    def give_back(self, queue: Any) -> None:
+        """Free what a bound queue holds; its own clean-up would wait for the device."""
+        queue.binded_device = None
+        self.free(queue.hw_page)
 
     def import_host(self, address: int, size_bytes: int) -> Any:
         """The device's view of host pages, without a copy. Raises HalError NOT_PERMITTED where it takes none."""
@@ -165,7 +195,7 @@ class HcqDevice:
 
     def _calibrate(self) -> None:
         """The clocks' offset, by the host times around submissions that only stamp; the quickest tells most."""
-        stamp = self.raw.new_signal()
+        stamp = self.new_signal()
         for _ in range(_CALIBRATIONS):
             queue, raw = self.raw.hw_compute_queue_t(), self.raw
             before_ns = time.monotonic_ns()
@@ -180,6 +210,41 @@ class HcqDevice:
                 time.sleep(0)  # let other threads run, no longer
             seen_ns, device_ns = time.monotonic_ns(), self.stamp_ns(stamp)
             self.clock.sample(before_ns - device_ns - self.tick_ns, seen_ns - device_ns, seen_ns)
+
+
+class _Loading:
+    """The device as a program sees it that puts its code there: memory that the host writes, and no wait for runs.
+
+    renderer: programs ask which compiler made them, and asking the device would make one. None of those answers is for
+    binaries of Mesa's compilers (NAK, IR3), which this driver does not take.
+    """
+
+    renderer = None
+
+    def __init__(self, device: HcqDevice) -> None:
+        self._device = device
+        self.allocator = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device.raw, name)
+
+    def alloc(self, size_bytes: int, *spec: object) -> Any:
+        return self._device.allocate(size_bytes, host_writes=True)
+
+    def free(self, memory: Any, *spec: object) -> None:
+        self._device.free(memory)
+
+    def _copyin(self, memory: Any, data: memoryview) -> None:
+        write_bytes(self._device.host_address(memory), data)
+
+    def synchronize(self) -> None:
+        """Nothing was given to a queue."""
+
+
+def write_bytes(address: int, data: memoryview) -> None:
+    """Copy `data` to host memory at `address`."""
+    held = np.frombuffer(data, np.uint8)
+    ctypes.memmove(address, held.ctypes.data, held.nbytes)
 
 
 def _load_no_library_but_libc() -> None:

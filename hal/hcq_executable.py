@@ -44,19 +44,18 @@ class HcqExecutable:
         self._state, self._state_at = _place_states(module.graph)
         self._state_memory = memories.of(self._state) if self._state is not None else None
         self._fill_state()
-        with device.lock:
-            try:
-                self._make_regions()
-                programs = Programs(device, self.graph, module.code)
-                for entry in self.graph.entrypoints:
-                    lanes: list[Lane] = []
-                    self._lanes.append(lanes)
-                    for _ in range(AHEAD):
-                        lanes.append(Lane(device, self.graph, entry, programs, self._locate))
-                self.queue = HcqQueue(device, slots)
-            except BaseException:
-                self.release()
-                raise
+        try:
+            self._make_regions()
+            programs = Programs(device, self.graph, module.code)
+            for entry in self.graph.entrypoints:
+                lanes: list[Lane] = []
+                self._lanes.append(lanes)
+                for _ in range(AHEAD):
+                    lanes.append(Lane(device, self.graph, entry, programs, self._locate))
+            self.queue = HcqQueue(device, slots)
+        except BaseException:
+            self.release()
+            raise
         self.timeline = self.queue.timeline
 
     def bindings(self, entrypoint: int) -> Bindings:
@@ -107,11 +106,10 @@ class HcqExecutable:
             raise HalError(HalCode.DEVICE_HANG, f"a kernel of {self.name} does not end; its memory stays mapped",
                            todo="exit the process")  # fmt: skip
         self.queue.close()
-        with self._device.lock:
-            self.release()
+        self.release()
 
     def release(self) -> None:
-        """Give back what the device holds; only while nothing is in flight, with the device's lock held."""
+        """Give back what the device holds; only while nothing is in flight."""
         for lanes in self._lanes:
             for lane in lanes:
                 lane.release()
@@ -158,8 +156,7 @@ class HcqExecutable:
         if self.graph.arena_bytes:
             self._regions[BufferKind.ARENA] = self._device.allocate(self.graph.arena_bytes)
         if self._weights is not None:
-            self._regions[BufferKind.WEIGHTS] = self._device.allocate(self._weights.size_bytes)
-            self._device.fill(self._regions[BufferKind.WEIGHTS], self._weights.view)
+            self._regions[BufferKind.WEIGHTS] = self._device.filled(self._weights.view)
 
     def _locate(self, index: int) -> int:
         buffer = self.graph.buffers[index]

@@ -84,6 +84,8 @@ class Lane:
 
     def release(self) -> None:
         """Give the queue and its arguments back; only while it is not busy. Idempotent."""
+        if self._queue is not None:
+            self._device.give_back(self._queue)
         self._queue, self._patches = None, []
         if self._arguments is not None:
             self._device.free(self._arguments)
@@ -103,7 +105,7 @@ class Lane:
         programs = [self._programs.of(one) for one in launches]
         raw = self._device.raw
         timeline = raw.signal_t(self._device.placed(variables[SIGNAL], 16), owner=raw, is_timeline=True)
-        self._start, self._end = raw.new_signal(), raw.new_signal()
+        self._start, self._end = self._device.new_signal(), self._device.new_signal()
         self._scratch = self._device.scratch
         queue = raw.hw_compute_queue_t()
         queue.memory_barrier()

@@ -9,6 +9,7 @@ device works on a copy: filled just before the run is submitted, and taken back,
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,16 +30,15 @@ class HostMemory:
                            found=hex(mapping.address))  # fmt: skip
         self._host, self._size_bytes, self._writable = mapping.address, mapping.size_bytes, mapping.writable
         self._copy = 0
-        with device.lock:
-            try:
-                seen = device.import_host(mapping.address, mapping.size_bytes)
-                forget = device.forget_host
-            except HalError:
-                seen = device.allocate(mapping.size_bytes, shared=True)
-                self._copy, forget = device.host_address(seen), device.free
+        try:
+            seen = device.import_host(mapping.address, mapping.size_bytes)
+            forget = device.forget_host
+        except HalError:
+            seen = device.allocate(mapping.size_bytes, shared=True)
+            self._copy, forget = device.host_address(seen), device.free
         self.zero_copy = not self._copy
         self.address = int(seen.va_addr)
-        self._end = weakref.finalize(self, _let_go, device, forget, seen, mapping)
+        self._end = weakref.finalize(self, _let_go, forget, seen, mapping)
         self._end.atexit = False  # at exit the kernel driver lets go of everything
 
     @property
@@ -57,10 +57,9 @@ class HostMemory:
             ctypes.memmove(self._host, self._copy, self._size_bytes)
 
 
-def _let_go(device: HcqDevice, forget: Callable[[Any], None], seen: Any, mapping: Mapping) -> None:
+def _let_go(forget: Callable[[Any], None], seen: Any, mapping: Mapping) -> None:
     """`mapping` stays until the device has let go of its pages."""
-    with device.lock:
-        forget(seen)
+    forget(seen)
 
 
 class HostMemories:
@@ -68,16 +67,18 @@ class HostMemories:
 
     def __init__(self, device: HcqDevice) -> None:
         self._device = device
+        self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Mapping, weakref.ref[HostMemory]] = weakref.WeakKeyDictionary()
 
     def of(self, mapping: Mapping) -> HostMemory:
         """Raises HalError ALIGNMENT, NOT_PERMITTED."""
-        known = self._known.get(mapping)
-        memory = known() if known is not None else None
-        if memory is None:
-            memory = HostMemory(self._device, mapping)
-            self._known[mapping] = weakref.ref(memory)
-        return memory
+        with self._lock:
+            known = self._known.get(mapping)
+            memory = known() if known is not None else None
+            if memory is None:
+                memory = HostMemory(self._device, mapping)
+                self._known[mapping] = weakref.ref(memory)
+            return memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,26 @@ with Rig(accelerator, module, subject.RUN) as rig:
     assert found == [[True] * 6, [True] * 3, [True] * 4, [True, False, True], "queue-full"]
 
 
+def test_a_module_is_loaded_and_unloaded_while_a_run_does_not_end() -> None:
+    found = on_emulator("""
+with Rig(accelerator, module, subject.RUN) as rig:
+    rig.fill(1)
+    gpu.paused = True
+    fences = [rig.submit() for _ in range(4)]
+    second = accelerator.load(module)
+    second.reset_state()
+    accelerator.unload(second)
+    rows = [[fence.poll().name for fence in fences], accelerator.memory().executables]
+    gpu.paused = False
+    for fence in fences:
+        wait_done(fence, 20 * S)
+    rows.append(bool(np.array_equal(values(rig), frame(rig) - 7)))
+accelerator.close()
+print(json.dumps(rows))
+""")
+    assert found == [["ACTIVE"] * 4, 1, True]
+
+
 def test_code_for_nothing_and_kernels_with_other_arguments_are_refused() -> None:
     found = on_emulator("""
 graph, rows = module.graph, []

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ from tests.support.hcq import VARIABLE
 
 DEV = "MOCKKFD:0+AMD;CPU:LLVM"
 _POLL_S = 0.0005
+
+
+class _SteadySet(set[Any]):
+    """A set that one thread may change while another goes through it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(super().__iter__()))
 
 
 class EmulatedGpu:
@@ -32,6 +40,8 @@ class EmulatedGpu:
         from test.mockgpu import mockgpu  # type: ignore[import-not-found]  # noqa: PLC0415 (of the checkout)
 
         self.driver: Any = mockgpu.drivers[0]
+        for one in self.driver.gpus.values():
+            one.mapped_ranges = _SteadySet(one.mapped_ranges)
         self.failure = ""
         self.paused = False
         self._rung = threading.Event()
