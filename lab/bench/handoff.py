@@ -1,8 +1,9 @@
-"""Hand-off: from the call of `Camera.submit` to the daemon having checked the frame and given it to the device.
+"""Hand-off: from the call of `Camera.submit` to the daemon having checked the frame and taken it over.
 
 Beside each peer of `lab.bench.peers`, at the same pace and in turn, so that all sides sleep and wake alike. No pixel is
-copied on the way: the frame stays in its slot (tests/daemon/test_zero_copy.py holds that). The last rows count what a
-frame costs the daemon in packets and system calls, by strace on its process where that is allowed.
+copied on the way: the frame stays in its slot (tests/daemon/test_zero_copy.py holds that). A row a rate goes on to the
+frame being on the device; the last row counts what a frame costs the daemon in packets and system calls, by strace on
+its process where that is allowed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.bench import peers
+from lab.bench.accepted import NotingVehicle
 from lab.bench.corner import corner_format, served_corners
-from lab.bench.row import Row, quantile
+from lab.bench.row import Row, make_row, quantile
 from lab.bench.syscalls import count_calls
 from lab.hil.daemon import VEHICLE
 from lab.replay.drive import Drive, pace
@@ -34,9 +36,11 @@ def run(folder: Path, samples_at_hz: dict[float, int] = SAMPLES_AT_HZ, vehicle: 
     """Rows for p50 and p99 at each rate beside each peer, then the system calls of a frame."""
     stream_format, rows = corner_format(), []
     picture = np.zeros(stream_format.buffer_bytes, np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    noting = NotingVehicle(folder, vehicle)
     with (
         contextlib.ExitStack() as stack,
-        served_corners(folder, [STREAM], vehicle) as daemon,
+        served_corners(folder, [STREAM], noting.path) as daemon,
         Drive(daemon.sockets, STREAM, stream_format, STREAM) as drive,
     ):
         beside = {
@@ -47,28 +51,31 @@ def run(folder: Path, samples_at_hz: dict[float, int] = SAMPLES_AT_HZ, vehicle: 
             _leave_out("hand-off beside iceoryx2", "the package is absent: pip install 'fenced-lab[bench]'")
         else:
             beside["iceoryx2, a sample of the frame's size"] = stack.enter_context(peers.iceoryx2(picture))
-        counter = _Frames(drive, picture)
+        frames = _Frames(drive, picture, noting)
         for rate_hz, count in samples_at_hz.items():
-            ours_ns, theirs_ns = _in_turn(counter, beside, rate_hz, count)
+            ours_ns, theirs_ns = _in_turn(frames, beside, rate_hz, count)
             for name, samples_ns in theirs_ns.items():
                 rows += _rows(rate_hz, ours_ns, name, samples_ns)
-        rows += _calls(counter, daemon.pid)
+            rows.append(_to_device(rate_hz, frames.to_device_ns[-count:], next(iter(theirs_ns.items()))))
+        rows += _calls(frames, daemon.pid)
     return rows
 
 
 class _Frames:
-    """Frames one after another through one drive."""
+    """Frames one after another through one drive. `to_device_ns`: of each, from submit to being on the device."""
 
-    def __init__(self, drive: Drive, picture: NDArray[np.uint8]) -> None:
-        self._drive, self._picture, self._sequence = drive, picture, 0
+    def __init__(self, drive: Drive, picture: NDArray[np.uint8], noting: NotingVehicle) -> None:
+        self._drive, self._picture, self._noting, self._sequence = drive, picture, noting, 0
+        self.to_device_ns: list[int] = []
 
     def one_way(self) -> int:
-        """One frame, whole way; nanoseconds from submit to being on the device."""
+        """One frame, whole way; nanoseconds from submit to being accepted."""
         self._sequence += 1
         outcome = self._drive.step(lambda pixels: np.copyto(pixels, self._picture), self._sequence)
         if outcome.delivery is None:
             raise RuntimeError(f"frame {self._sequence} did not run: {outcome.status}")
-        return outcome.delivery.receipt.submitted_ns - outcome.sof_ns
+        self.to_device_ns.append(outcome.delivery.receipt.submitted_ns - outcome.sof_ns)
+        return self._noting.accepted_ns(self._sequence) - outcome.sof_ns
 
 
 def _in_turn(
@@ -95,8 +102,15 @@ def _rows(rate_hz: float, ours_ns: Sequence[int], peer: str, theirs_ns: Sequence
         reach = REACH if share == 0.5 and peer.startswith("SEQPACKET") else 0.0
         rows.append(Row(f"hand-off {text}, {rate_hz:g} Hz", mine, other, "ns", peer, other / mine,
                         (high - low) / quantile(ours_ns, 0.5), reach,
-                        f"submit → on the device, 1928×1208 NV12, {len(ours_ns)} frames; 0 bytes copied"))  # fmt: skip
+                        f"submit → accepted, 1928×1208 NV12, {len(ours_ns)} frames; 0 bytes copied"))  # fmt: skip
     return rows
+
+
+def _to_device(rate_hz: float, ours_ns: Sequence[int], peer: tuple[str, Sequence[int]]) -> Row:
+    name, theirs_ns = peer
+    p99_us = quantile(ours_ns, 0.99) / 1000
+    note = f"accepted, sampled, bound and given to the device; p99 {p99_us:.0f} µs"
+    return make_row(f"to the device, {rate_hz:g} Hz", ours_ns, theirs_ns, name, note=note)
 
 
 def _leave_out(row: str, reason: str) -> None:
