@@ -10,16 +10,18 @@ from collections.abc import Callable
 
 from abi.flat import ReleaseStatus
 from abi.format import mismatches
+from abi.graph import OutputView
 from abi.lease import LeaseEvent
 from daemon.camera_stream import CameraStream
 from daemon.config import Config
 from daemon.loop import Loop
 from daemon.models import LoadedModel
 from daemon.pipeline import Pipeline, Publish
-from daemon.refusal import ModelRefused, Step
+from daemon.refusal import ModelRefused, Step, refused
 from daemon.ring import ResultRing
 from daemon.scheduler import Waiting
 from hal.accelerator import Accelerator
+from hal.error import HalError
 
 OnSwitched = Callable[[Pipeline], None]
 OnEnded = Callable[[str, str], None]  # model name, reason: its consumers must subscribe again
@@ -67,23 +69,43 @@ class Roster:
                     todo="give the streams of the models different names",
                 )
 
-    def switch(self, model: LoadedModel, on_switched: OnSwitched) -> None:
-        """Lets `model` serve in place of the one of its name, between two runs; then calls `on_switched`.
+    def prepare(self, model: LoadedModel) -> Pipeline:
+        """A pipeline for `model` with all its memory, for `switch`. Raises ModelRefused.
 
-        The one that served before is kept in `previous`; the one before that is unloaded.
+        It has the ring of the one that serves under its name, where the outputs are the same.
         """
-        name = model.name
+        self.refuse_conflicts(model)
+        old = self.pipelines.get(model.name)
+        outputs = tuple(model.graph.outputs[index].view for index in model.graph.entrypoints[0].outputs)
+        ring = old.ring if old is not None and old.ring.outputs == outputs else None
+        try:
+            if ring is not None:
+                new = Pipeline(model, self._accelerator, ring, self._config, self._loop)
+            else:
+                new = self._with_new_ring(model, outputs)
+        except HalError as error:
+            raise refused(error) from error
+        new.on_publish = self._publisher(model.name)
+        new.on_device_error = self.on_device_error
+        return new
+
+    def _with_new_ring(self, model: LoadedModel, outputs: tuple[OutputView, ...]) -> Pipeline:
+        ring = ResultRing(model.name, outputs, self._config.limits.ring_slots)
+        try:
+            return Pipeline(model, self._accelerator, ring, self._config, self._loop)
+        except BaseException:
+            ring.close()
+            raise
+
+    def switch(self, new: Pipeline, on_switched: OnSwitched) -> None:
+        """Lets a prepared pipeline serve in place of the one of its name, between two runs; then calls `on_switched`.
+
+        The model that served before is kept in `previous`; the one before that is unloaded.
+        """
+        name = new.model.name
         if name in self._switching:
             raise RuntimeError(f"{name} is being switched already")
         old = self.pipelines.get(name)
-        ring = old.ring if old is not None else None
-        outputs = tuple(model.graph.outputs[index].view for index in model.graph.entrypoints[0].outputs)
-        changed = ring is not None and ring.outputs != outputs
-        if ring is None or changed:
-            ring = ResultRing(name, outputs, self._config.limits.ring_slots)
-        new = Pipeline(model, self._accelerator, ring, self._config, self._loop)
-        new.on_publish = self._publisher(name)
-        new.on_device_error = self.on_device_error
         if old is None:
             self._start(new)
             on_switched(new)
@@ -96,7 +118,7 @@ class Roster:
             for source in misfits:  # only now: their cameras may close streams that the new one has taken over
                 source.camera.bye(f"{new.model.label} does not take this stream; open it anew")
             self._switching.discard(name)
-            if changed:
+            if old.ring is not new.ring:
                 self.on_outputs_changed(name, f"the outputs of {name} changed; subscribe again")
                 old.ring.close()
             on_switched(new)

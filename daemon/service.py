@@ -194,13 +194,12 @@ class Service:
             done(self._no_rollback(model))
             return
         try:
-            self._require_current(previous)
+            pipeline = self._prepare(previous)
         except ModelRefused as refusal:
-            self.audit.note("model.refused", refusal.as_dict())
             self._answer_refused(refusal, done)
             return
         self.audit.note("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
-        self._switch(previous, done)
+        self._switch(pipeline, done)
 
     @property
     def _is_changing(self) -> bool:
@@ -282,30 +281,31 @@ class Service:
     def _loaded(self, outcome: LoadedModel | ModelRefused, done: Done) -> None:
         if isinstance(outcome, LoadedModel):
             try:
-                self._require_current(outcome)
-                self.roster.refuse_conflicts(outcome)
+                self._switch(self._prepare(outcome), done)
+                return
             except ModelRefused as refusal:
-                self.audit.note("model.refused", refusal.as_dict())
                 outcome.unload(self.accelerator)
                 outcome = refusal
-        if isinstance(outcome, ModelRefused):
-            self._answer_refused(outcome, done)
-        else:
-            self._switch(outcome, done)
+        self._answer_refused(outcome, done)
 
-    def _require_current(self, model: LoadedModel) -> None:
-        """Raises ModelRefused where trust has moved past a model since it was verified."""
+    def _prepare(self, model: LoadedModel) -> Pipeline:
+        """Raises ModelRefused, noted, where trust or another model has moved past it since, or memory is short."""
         try:
             self.trust.current.require_fresh(model.bundle)
-        except Refused as error:
-            raise refused(error) from error
+            return self.roster.prepare(model)
+        except (Refused, ModelRefused) as error:
+            refusal = refused(error) if isinstance(error, Refused) else error
+            self.audit.note("model.refused", refusal.as_dict())
+            raise refusal from None
 
     def _answer_refused(self, refusal: ModelRefused, done: Done) -> None:
         self.context.log.error(f"bundle refused: {refusal}")
         what = f"{refusal.code}: {refusal.what}"
         done(CommandRefused(RefusalCode.MODEL_REFUSED, what, refusal.expected, refusal.found, refusal.todo))
 
-    def _switch(self, model: LoadedModel, done: Done) -> None:
+    def _switch(self, pipeline: Pipeline, done: Done) -> None:
+        model = pipeline.model
+
         def switched(pipeline: Pipeline) -> None:
             self.audit.note("model.serving", model.identity(), durable=False)
             self.context.log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
@@ -313,7 +313,7 @@ class Service:
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
 
         self.probation.stop(model.name)
-        self.roster.switch(model, switched)
+        self.roster.switch(pipeline, switched)
 
     def _confirm(self, model: LoadedModel) -> None:
         """The model came through its probation: the floor rises now; the disk is waited for on another thread."""

@@ -19,13 +19,15 @@ from abi.messages import DeliveryPolicy, OpenStream, Role, StreamOpened
 from abi.packet import RefusalCode
 from client.connection import Connection
 from client.errors import ConnectionLost, Refused
-from daemon import models
+from daemon import models, roster
 from daemon.audit import verify
 from daemon.models import ModelLoader
 from daemon.refusal import ModelRefused
+from hal.error import HalCode, HalError
 from tests.simulators import BundleSimulator, flip_byte
 from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.scripted import no_descriptor_leaks
 
 OLD = TinyModel("add", number=3)
 NEW = TinyModel("add", version="2.0.0", release=2, number=50)
@@ -296,6 +298,19 @@ def test_a_model_that_takes_another_models_stream_is_refused(tmp_path: Path, mak
         assert control.status()["device"]["memory"]["executables"] == 1
 
 
+def test_no_rollback_takes_back_a_stream_that_another_model_has_taken_since(tmp_path: Path, maker: BundleMaker) -> None:
+    old = maker.write(TinyModel("pair", streams=("left", "right")))
+    new = maker.write(TinyModel("add", version="2.0.0", release=2, streams=("left",)))
+    other = maker.write(TinyModel("add", name="other", streams=("right",)))
+    with DaemonThread(tmp_path, [old], maker) as daemon, daemon.control() as control:
+        control.activate(new)
+        control.activate(other)
+        with pytest.raises(Refused, match="stream-taken"):
+            control.rollback()
+        with daemon.camera("right") as camera, daemon.consumer("other") as consumer:
+            run_one(camera, consumer, 1, picture(1))
+
+
 def test_a_model_that_drops_a_stream_sends_its_camera_away(tmp_path: Path, maker: BundleMaker) -> None:
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
@@ -484,6 +499,32 @@ def test_a_full_disk_stops_new_models_and_nothing_that_serves(tmp_path: Path, ma
         control.activate(newest)
     assert daemon.exit_status == 0
     assert verify(str(tmp_path / "state" / "audit.jsonl")).entries > 3
+
+
+@pytest.mark.parametrize("unit", ["1", "m"])  # with the ring of the one that serves, and with another
+def test_a_model_that_finds_no_memory_is_refused_and_the_old_one_serves_on(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    def full(*_: object) -> None:
+        raise HalError(HalCode.OUT_OF_MEMORY, "no memory is left", todo="free memory")
+
+    newest = maker.write(replace(NEW, version="3.0.0", release=3, unit=unit))
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(NEW))
+        before = control.status()["device"]["memory"]
+        with monkeypatch.context() as patched, no_descriptor_leaks():
+            patched.setattr(roster, "Pipeline", full)
+            for change in (lambda: control.activate(newest), control.rollback):
+                with pytest.raises(Refused, match=r"out-of-memory: .*free memory"):
+                    change()
+        assert control.status()["device"]["memory"] == before
+        assert np.array_equal(run_one(camera, consumer, 1, picture(1)).outputs["values"], NEW.values(picture(1)))
+        control.rollback()
 
 
 def test_loaded_bytes_are_the_verified_ones(
