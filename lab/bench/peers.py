@@ -16,6 +16,7 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import select
 import socket
 import struct
 import time
@@ -34,6 +35,7 @@ PACKET_BYTES = HEADER_BYTES + SUBMIT.size_bytes
 OneWay = Callable[[], int]
 """Writes a frame and sends it once; nanoseconds from sending until it was received."""
 Pixels = NDArray[np.uint8]
+_LOOK_MS = 200  # how often the iceoryx2 process looks whether the bench is over
 
 
 @contextlib.contextmanager
@@ -129,8 +131,8 @@ def iceoryx2(picture: Pixels) -> Iterator[OneWay]:
         node, samples, events = _services(iox, name)
         subscriber, listener = samples.subscriber_builder().create(), events.listener_builder().create()
         end.send(b"ready")
-        while node is not None:  # which the services need; the parent ends this process
-            listener.blocking_wait()
+        while node is not None and not select.select([end], [], [], 0)[0]:  # until the other end is closed
+            listener.timed_wait(iox.Duration.from_millis(_LOOK_MS))
             sample = subscriber.receive()
             if sample is not None:
                 _tell(end, time.monotonic_ns())
