@@ -20,6 +20,7 @@ from hal.conformance import Subject, run_checks
 from hal.conformance_rig import Rig, wait_done
 from hal.error import HalError
 from hal.hcq import HcqAccelerator
+from hal.memory import PAGE_BYTES, Mapping
 from tests.conformance import subject
 from tests.support import hcq
 S = 1_000_000_000
@@ -95,13 +96,21 @@ for _ in range(3):
     once()
 rows["objects"] = held() - before
 rows["executables"] = accelerator.memory().executables
+pages = Mapping.anonymous(2 * PAGE_BYTES)
+buffer = accelerator.import_output(pages)
+rows["once"] = accelerator.import_output(pages).memory is buffer.memory
+pages.array[:] = 7
+del buffer
+held()
+rows["pages"] = int(pages.array.sum())  # still mapped: they are not tinygrad's to unmap
 accelerator.close()
 rows["closed"] = code_of(lambda: accelerator.load(module))[0]
 print(json.dumps(rows))
 """)
     assert found == {
         "run": True, "zero copy": [True, True], "aux": True, "state seen": True, "state taken": True,
-        "state reset": True, "no state": "binding-refused", "objects": 0, "executables": 0, "closed": "closed",
+        "state reset": True, "no state": "binding-refused", "objects": 0, "executables": 0, "once": True,
+        "pages": 7 * 2 * 4096, "closed": "closed",
     }  # fmt: skip
 
 
