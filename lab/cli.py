@@ -95,12 +95,15 @@ def parser() -> argparse.ArgumentParser:
 
 def _compile(arguments: argparse.Namespace) -> int:
     from lab.compile.compiler import compile_spec  # noqa: PLC0415 (brings tinygrad in, which no other command needs)
+    from lab.compile.page import compile_page  # noqa: PLC0415
     from lab.compile.spec_toml import load_spec  # noqa: PLC0415
 
     output: Path = arguments.output or Path(f"{load_spec(arguments.spec).model.name}.unsigned.fenced")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         report = compile_spec(arguments.spec, output, progress=progress)
-    print(report.to_json() if arguments.json else report.to_text())
+    page = output.with_suffix(".html")
+    page.write_text(compile_page(report), encoding="utf-8")
+    print(report.to_json() if arguments.json else f"{report.to_text()}report {page}")
     return DONE
 
 

@@ -25,6 +25,7 @@ Run = Callable[[Sequence[bytes]], list[bytes]]
 """The bytes of frames, aux inputs and states to those of each output tensor, and then of each state as it was left."""
 _NOISE_SEED = 0xF3
 _AUX_SEED = 0xA0
+_SAMPLED = 500
 _ONNXRUNTIME_ERRORS_ONLY = 3
 
 
@@ -34,6 +35,16 @@ class CheckResult:
 
     name: str
     seen: str
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How one output tensor compared with onnxruntime: the worst difference of each step, and elements of the last."""
+
+    tensor: str
+    worst_by_step: tuple[float, ...]
+    expected: tuple[float, ...]
+    found: tuple[float, ...]
 
 
 def step_frames(spec: Spec, step: int, inputs: Sequence[int] | None = None) -> list[bytes]:
@@ -114,6 +125,8 @@ class Reference:
         self.session = onnxruntime.InferenceSession(model.data, options, providers=["CPUExecutionProvider"])
         self.spec, self.tensors = spec, list(tensors)
         self.worst: dict[str, float] = dict.fromkeys(tensors, 0.0)
+        self._by_step: dict[str, list[float]] = {one: [] for one in tensors}
+        self._last: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
     def __call__(self, frames: Sequence[bytes]) -> list[NDArray[np.generic]]:
         """The output tensors for the frames' bytes."""
@@ -134,12 +147,25 @@ class Reference:
             difference = np.nan_to_num(difference, nan=0.0, posinf=np.inf)
             worst = np.unravel_index(int(difference.argmax()), difference.shape)
             self.worst[tensor] = max(self.worst[tensor], float(difference[worst]))
+            self._by_step[tensor].append(float(difference[worst]))
+            self._last[tensor] = _sample(expected), _sample(values)
             if not difference[worst] <= tolerance:
                 raise CompileRefused(
                     CompileRefusal.REFERENCE_DIFFERS, f"output {tensor!r}, element {[int(i) for i in worst]}",
                     expected=f"{expected[worst]} of onnxruntime within {tolerance:g}", found=f"{values[worst]}",
                     todo="if the model is that sensitive, state a wider check.onnxruntime_tolerance",
                 )  # fmt: skip
+
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """What every comparison so far has seen."""
+        return tuple(Accuracy(one, tuple(self._by_step[one]), *self._last[one]) for one in self.tensors)
+
+
+def _sample(values: NDArray[np.generic]) -> tuple[float, ...]:
+    """Some hundred finite elements, evenly spread."""
+    flat = values.reshape(-1).astype(np.float64)
+    spread = flat[:: max(1, flat.size // _SAMPLED)]
+    return tuple(float(one) if np.isfinite(one) else 0.0 for one in spread)
 
 
 def _same(kinds: Sequence[str], one: Sequence[bytes], other: Sequence[bytes]) -> bool:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +21,9 @@ from rich.progress import Progress, TaskID
 from abi.graph import Launch, OutputView, encode
 from lab.compile import checks
 from lab.compile.attachments import attachments, sources
-from lab.compile.checks import CheckResult
+from lab.compile.checks import Accuracy, CheckResult
 from lab.compile.refusal import CompileRefusal, CompileRefused
-from lab.compile.report import CompileReport, LaunchReport, Stage
+from lab.compile.report import CompileReport, Details, LaunchReport, Stage
 from lab.compile.spec import Spec
 from lab.compile.spec_toml import load_spec
 from lab.compile.target import Target, open_target
@@ -70,6 +70,7 @@ class _Captured:
     capture: Capture
     tensors: tuple[str, ...]
     views: tuple[OutputView, ...]
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 def compile_spec(spec_path: Path, out_path: Path, *, progress: Progress | None = None) -> CompileReport:
@@ -106,8 +107,8 @@ def _capture_and_check(spec: Spec, target: Target, stages: _Stages) -> tuple[_Ca
     captured = _Captured(target, pipeline.outputs, model, function, capture, pipeline.tensors, views)
     with stages("check"):
         expected += eager
-        results = _check(spec, captured, expected)
-    return captured, results
+        results, accuracy = _check(spec, captured, expected)
+    return replace(captured, accuracy=accuracy), results
 
 
 def _build(spec: Spec, target: Target) -> tuple[Pipeline | PythonPipeline, Model | None]:
@@ -140,7 +141,9 @@ def _record(spec: Spec, function: CapturedFunction) -> None:
         ) from error  # fmt: skip
 
 
-def _check(spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]) -> list[CheckResult]:
+def _check(
+    spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]
+) -> tuple[list[CheckResult], tuple[Accuracy, ...]]:
     reference = None if captured.model is None else checks.Reference(spec, captured.model, captured.tensors)
     replayed = []
     names = [*captured.tensors, *(one.name for one in spec.states)]
@@ -157,11 +160,11 @@ def _check(spec: Spec, captured: _Captured, eager: Sequence[list[bytes]]) -> lis
         worst = ", ".join(f"{tensor} {value:.2e}" for tensor, value in reference.worst.items())
         allowed = f"allowed {spec.check.onnxruntime_tolerance:g}"
         results.append(CheckResult("onnxruntime", f"worst |difference| {worst}; {allowed}"))
-    return [
-        *results,
+    results += [
         checks.check_other_pixels_matter(captured.tensors, kinds, replayed),
         checks.check_every_input_matters(spec, kinds, captured.function.captured),
     ]
+    return results, () if reference is None else reference.accuracy()
 
 
 def _pack_and_check(
@@ -184,7 +187,8 @@ def _pack_and_check(
             candidate = Path(folder) / "candidate"
             pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts))
             with stages("run packed"):
-                results.append(_check_packed(spec, captured, candidate))
+                checked, details = _check_packed(spec, captured, candidate)
+                results.append(checked)
             # the same blobs once more, now with the report of what they passed
             attached = attachments(spec, parts, origin, target.options(), results)
             pack.write(candidate, spec, parts, target, pack.memory_bytes(graph, parts), attached=attached)
@@ -202,11 +206,12 @@ def _pack_and_check(
         bundle_bytes=out_path.stat().st_size,
         checks=tuple(results),
         stages=tuple(stages.done),
+        details=details,
         **sizes,
     )
 
 
-def _check_packed(spec: Spec, captured: _Captured, candidate: Path) -> CheckResult:
+def _check_packed(spec: Spec, captured: _Captured, candidate: Path) -> tuple[CheckResult, Details]:
     from lab.compile import pack  # noqa: PLC0415 (imports tinygrad)
     from lab.compile.packed import open_packed  # noqa: PLC0415
 
@@ -218,7 +223,9 @@ def _check_packed(spec: Spec, captured: _Captured, candidate: Path) -> CheckResu
             expected = [*pack.view_bytes(captured.views, spec, captured.tensors, outputs), *states]
             got = [*packed.run(checks.step_inputs(spec, step)), *packed.states()]
             checks.require_equal(f"step {step}: packed bundle", names, expected, got)
-    return CheckResult("captured = packed and run by the HAL", f"bit for bit over {spec.check.steps} steps")
+        arena, spans = packed.executable.admission.arena, packed.launch_spans_ns()
+    result = CheckResult("captured = packed and run by the HAL", f"bit for bit over {spec.check.steps} steps")
+    return result, Details(spec, captured.accuracy, arena, spans)
 
 
 def _launch_report(capture: Capture, launch: Launch) -> LaunchReport:

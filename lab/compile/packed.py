@@ -9,12 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
+from statistics import median
 
 from abi.graph import decode
 from hal.accelerator import Accelerator, Executable, Module, SealedSpan, open_accelerator
+from hal.cpu_executable import CpuExecutable
 from hal.fence import FenceStatus
 from lab.sign.pack import open_checked
+
+TIMED_RUNS = 11
 
 
 class PackedModel:
@@ -54,6 +59,21 @@ class PackedModel:
             view = output.view
             parts.append(bytes(self.outputs[output.buffer].view[view.offset : view.offset + view.size_bytes]))
         return parts
+
+    def launch_spans_ns(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of each launch from the run's start, medians of TIMED_RUNS; empty where there are no times."""
+        if not isinstance(self.executable, CpuExecutable):
+            return ()
+        ends = self.executable.trace()
+        runs = []
+        for _ in range(TIMED_RUNS):
+            fence = self.accelerator.submit(self.executable, self.bindings)
+            fence.wait(time.monotonic_ns() + 10 * self.executable.graph.entrypoints[0].budget_ns)
+            marks = [fence.started_ns, *ends[: len(self.executable.graph.launches)]]
+            runs.append([end - start for start, end in pairwise(marks)])
+        durations = [int(median(one)) for one in zip(*runs, strict=True)]
+        marks = [0, *accumulate(durations)]
+        return tuple(pairwise(marks))
 
     def states(self) -> list[bytes]:
         """The bytes of every state, in the graph's order."""

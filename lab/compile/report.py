@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lab.compile.checks import CheckResult
+from hal.admit import ArenaRange
+from lab.compile.checks import Accuracy, CheckResult
+from lab.compile.spec import Spec
+
+__all__ = ["Accuracy", "CompileReport", "Details", "LaunchReport", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,19 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Details:
+    """What only the page shows (`lab.compile.page`).
+
+    launch_spans_ns: start and end of each launch from the run's start, medians; empty where the device gives no times.
+    """
+
+    spec: Spec
+    accuracy: tuple[Accuracy, ...]
+    arena: tuple[ArenaRange, ...]
+    launch_spans_ns: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class CompileReport:
     """The result of `lab.compile.compiler.compile_spec`; the bundle itself is at `path`."""
 
@@ -45,6 +62,7 @@ class CompileReport:
     bundle_bytes: int
     checks: tuple[CheckResult, ...]
     stages: tuple[Stage, ...]
+    details: Details
 
     @property
     def flops(self) -> int:
@@ -53,7 +71,10 @@ class CompileReport:
 
     def to_json(self) -> str:
         """The report as JSON, sizes in bytes and times in seconds."""
-        return json.dumps({**asdict(self), "path": str(self.path), "flops": self.flops}, indent=2)
+        values = asdict(replace(self, details=None))  # type: ignore[arg-type]
+        spans = [end - start for start, end in self.details.launch_spans_ns]
+        del values["details"]
+        return json.dumps({**values, "path": str(self.path), "flops": self.flops, "launch_ns": spans}, indent=2)
 
     def to_text(self) -> str:
         """The report as plain text: a summary, the checks, and the launches with most arithmetic."""
