@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hal.error import HalCode, HalError
+from hal.hcq_barrier import Barrier
 from hal.hcq_environment import prepare_environment
 from hal.memory import PAGE_BYTES
 from hal.opencl_clock import ClockMap
@@ -56,8 +57,7 @@ class HcqDevice:
                 _load_no_library_but_libc()
             from tinygrad.runtime.support import hcq, system  # noqa: PLC0415
 
-            # Otherwise a search for libatomic starts ldconfig; on these machines an ordinary store is enough.
-            vars(system.System).setdefault("atomic_lib", None)
+            vars(system.System)["atomic_lib"] = Barrier()  # looking for libatomic would start a process
             with Context(DEV=interface.dev):
                 self.raw: Any = runtime.Device[self.name]
         except _FAILURES as error:

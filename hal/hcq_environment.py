@@ -78,7 +78,8 @@ def _choose(backend: str, dev: str) -> Interface:
         there = [name for name, (node, _) in NODES.items() if Path(node).exists()]
         if len(there) != 1:
             wanted = "one of the device nodes " + ", ".join(node for node, _ in NODES.values())
-            raise _unavailable("the device is not certain", wanted, ", ".join(there) or "none of them")
+            what = "which GPU is meant is not certain" if there else "no GPU"
+            raise _unavailable(what, wanted, ", ".join(there) or "none of them")
         backend = there[0]
     return Interface(backend, _spell(backend, NODES[backend][1], ""), emulated=False)
 
