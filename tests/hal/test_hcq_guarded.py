@@ -45,8 +45,8 @@ USED_OR_BURIED = {"engine.jit", "engine.realize", "engine.worker", "nn.datasets"
 RUNTIME = {
     "autogen", "autogen.am", "autogen.am.am", "autogen.am.fw", "autogen.amdgpu_drm", "autogen.amdgpu_kd", "autogen.hsa",
     "autogen.kfd", "autogen.libc", "autogen.libusb", "autogen.pci", "autogen.sqtt", "autogen.vfio", "ops_amd",
-    "support", "support.am", "support.am.amdev", "support.am.ip", "support.amd", "support.c", "support.elf", "support.hcq",
-    "support.hcq2", "support.memory", "support.system", "support.usb",
+    "support", "support.am", "support.am.amdev", "support.am.ip", "support.amd", "support.c", "support.elf",
+    "support.hcq", "support.hcq2", "support.memory", "support.system", "support.usb",
 }  # fmt: skip
 """No compiler (`support.compiler_…`), no other device (`ops_…`)."""
 
