@@ -102,48 +102,64 @@ class Result(NamedTuple):
     receipt_frame0_generation: int
     receipt_frame0_sof_ns: int
     receipt_frame0_sof_monotonic_ns: int
+    receipt_frame0_not_run: int
+    receipt_frame0_camera_dropped: int
     receipt_frame1_stream: int
     receipt_frame1_slot: int
     receipt_frame1_sequence: int
     receipt_frame1_generation: int
     receipt_frame1_sof_ns: int
     receipt_frame1_sof_monotonic_ns: int
+    receipt_frame1_not_run: int
+    receipt_frame1_camera_dropped: int
     receipt_frame2_stream: int
     receipt_frame2_slot: int
     receipt_frame2_sequence: int
     receipt_frame2_generation: int
     receipt_frame2_sof_ns: int
     receipt_frame2_sof_monotonic_ns: int
+    receipt_frame2_not_run: int
+    receipt_frame2_camera_dropped: int
     receipt_frame3_stream: int
     receipt_frame3_slot: int
     receipt_frame3_sequence: int
     receipt_frame3_generation: int
     receipt_frame3_sof_ns: int
     receipt_frame3_sof_monotonic_ns: int
+    receipt_frame3_not_run: int
+    receipt_frame3_camera_dropped: int
     receipt_frame4_stream: int
     receipt_frame4_slot: int
     receipt_frame4_sequence: int
     receipt_frame4_generation: int
     receipt_frame4_sof_ns: int
     receipt_frame4_sof_monotonic_ns: int
+    receipt_frame4_not_run: int
+    receipt_frame4_camera_dropped: int
     receipt_frame5_stream: int
     receipt_frame5_slot: int
     receipt_frame5_sequence: int
     receipt_frame5_generation: int
     receipt_frame5_sof_ns: int
     receipt_frame5_sof_monotonic_ns: int
+    receipt_frame5_not_run: int
+    receipt_frame5_camera_dropped: int
     receipt_frame6_stream: int
     receipt_frame6_slot: int
     receipt_frame6_sequence: int
     receipt_frame6_generation: int
     receipt_frame6_sof_ns: int
     receipt_frame6_sof_monotonic_ns: int
+    receipt_frame6_not_run: int
+    receipt_frame6_camera_dropped: int
     receipt_frame7_stream: int
     receipt_frame7_slot: int
     receipt_frame7_sequence: int
     receipt_frame7_generation: int
     receipt_frame7_sof_ns: int
     receipt_frame7_sof_monotonic_ns: int
+    receipt_frame7_not_run: int
+    receipt_frame7_camera_dropped: int
 
 
 SUBMIT: Final = schema.FlatCodec(schema.session.Submit.schema, Submit)

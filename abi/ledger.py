@@ -32,6 +32,11 @@ class Ledger:
         """Frames that the daemon holds: submitted and not yet released."""
         return self.submitted - sum(self.released)
 
+    @property
+    def not_run(self) -> int:
+        """Frames that ended without a run: superseded, late, torn, refused or lost."""
+        return sum(self.released) - self.released[ReleaseStatus.RUN]
+
     def submit(self, gap: int = 0) -> None:
         """A Submit was read; `gap` sequence numbers before it never came."""
         self.submitted += 1

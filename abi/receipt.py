@@ -25,7 +25,9 @@ _FRAMES = Result._fields.index("receipt_frame0_stream")
 
 
 class FrameReceipt(NamedTuple):
-    """One input frame: index of its stream in the contract, slot, sequence, generation, and SOF in two clocks."""
+    """One input frame: index of its stream in the contract, slot, sequence, generation, SOF in two clocks, and the
+    stream's frames that never ran and that never came, in total.
+    """
 
     stream: int
     slot: int
@@ -33,9 +35,11 @@ class FrameReceipt(NamedTuple):
     generation: int
     sof_ns: int
     sof_monotonic_ns: int
+    not_run: int
+    camera_dropped: int
 
 
-_UNUSED_FRAME = FrameReceipt(0, 0, 0, 0, 0, 0)
+_UNUSED_FRAME = FrameReceipt(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

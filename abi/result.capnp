@@ -106,62 +106,81 @@ struct Result {
       # In the camera's clock.
       sofMonotonicNs @33 :Int64;
       # The same in CLOCK_MONOTONIC.
+      notRun @34 :UInt64;
+      # Frames of this stream that ended without a run before this result, in total since it opened: superseded, late,
+      # torn, refused or lost.
+      cameraDropped @35 :UInt64;
+      # Sequence numbers of this stream that never came, in total since it opened.
     }
     frame1 :group {
-      stream @34 :UInt32;
-      slot @35 :UInt32;
-      sequence @36 :UInt64;
-      generation @37 :UInt64;
-      sofNs @38 :Int64;
-      sofMonotonicNs @39 :Int64;
+      stream @36 :UInt32;
+      slot @37 :UInt32;
+      sequence @38 :UInt64;
+      generation @39 :UInt64;
+      sofNs @40 :Int64;
+      sofMonotonicNs @41 :Int64;
+      notRun @42 :UInt64;
+      cameraDropped @43 :UInt64;
     }
     frame2 :group {
-      stream @40 :UInt32;
-      slot @41 :UInt32;
-      sequence @42 :UInt64;
-      generation @43 :UInt64;
-      sofNs @44 :Int64;
-      sofMonotonicNs @45 :Int64;
+      stream @44 :UInt32;
+      slot @45 :UInt32;
+      sequence @46 :UInt64;
+      generation @47 :UInt64;
+      sofNs @48 :Int64;
+      sofMonotonicNs @49 :Int64;
+      notRun @50 :UInt64;
+      cameraDropped @51 :UInt64;
     }
     frame3 :group {
-      stream @46 :UInt32;
-      slot @47 :UInt32;
-      sequence @48 :UInt64;
-      generation @49 :UInt64;
-      sofNs @50 :Int64;
-      sofMonotonicNs @51 :Int64;
-    }
-    frame4 :group {
       stream @52 :UInt32;
       slot @53 :UInt32;
       sequence @54 :UInt64;
       generation @55 :UInt64;
       sofNs @56 :Int64;
       sofMonotonicNs @57 :Int64;
+      notRun @58 :UInt64;
+      cameraDropped @59 :UInt64;
+    }
+    frame4 :group {
+      stream @60 :UInt32;
+      slot @61 :UInt32;
+      sequence @62 :UInt64;
+      generation @63 :UInt64;
+      sofNs @64 :Int64;
+      sofMonotonicNs @65 :Int64;
+      notRun @66 :UInt64;
+      cameraDropped @67 :UInt64;
     }
     frame5 :group {
-      stream @58 :UInt32;
-      slot @59 :UInt32;
-      sequence @60 :UInt64;
-      generation @61 :UInt64;
-      sofNs @62 :Int64;
-      sofMonotonicNs @63 :Int64;
+      stream @68 :UInt32;
+      slot @69 :UInt32;
+      sequence @70 :UInt64;
+      generation @71 :UInt64;
+      sofNs @72 :Int64;
+      sofMonotonicNs @73 :Int64;
+      notRun @74 :UInt64;
+      cameraDropped @75 :UInt64;
     }
     frame6 :group {
-      stream @64 :UInt32;
-      slot @65 :UInt32;
-      sequence @66 :UInt64;
-      generation @67 :UInt64;
-      sofNs @68 :Int64;
-      sofMonotonicNs @69 :Int64;
+      stream @76 :UInt32;
+      slot @77 :UInt32;
+      sequence @78 :UInt64;
+      generation @79 :UInt64;
+      sofNs @80 :Int64;
+      sofMonotonicNs @81 :Int64;
+      notRun @82 :UInt64;
+      cameraDropped @83 :UInt64;
     }
     frame7 :group {
-      stream @70 :UInt32;
-      slot @71 :UInt32;
-      sequence @72 :UInt64;
-      generation @73 :UInt64;
-      sofNs @74 :Int64;
-      sofMonotonicNs @75 :Int64;
+      stream @84 :UInt32;
+      slot @85 :UInt32;
+      sequence @86 :UInt64;
+      generation @87 :UInt64;
+      sofNs @88 :Int64;
+      sofMonotonicNs @89 :Int64;
+      notRun @90 :UInt64;
+      cameraDropped @91 :UInt64;
     }
   }
 }

@@ -203,4 +203,7 @@ class CameraStream:
         """What a result says of the frame."""
         submit = self._submits[frame.slot]
         assert submit is not None
-        return FrameReceipt(self.position, frame.slot, frame.sequence, frame.generation, submit.sof_ns, frame.sof_ns)
+        return FrameReceipt(
+            self.position, frame.slot, frame.sequence, frame.generation, submit.sof_ns, frame.sof_ns,
+            self.ledger.not_run, self.ledger.camera_dropped,
+        )  # fmt: skip

@@ -205,7 +205,7 @@ def test_buffers_of_a_closing_stream_are_refused() -> None:
 
 RECEIPT = Receipt(
     bytes(range(32)), 1, 2, 3, 4, 1, ResultFlag.DEADLINE_MET | ResultFlag.NAN, 5, 6, 7, 8, 9, 10, 11, 12, 13, (14, 0),
-    (FrameReceipt(1, 2, 3, 4, -5, 6), FrameReceipt(7, 8, 9, 10, 11, -12)),
+    (FrameReceipt(1, 2, 3, 4, -5, 6, 13, 14), FrameReceipt(7, 8, 9, 10, 11, -12, 15, 16)),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ MASK = OutputView("mask", DType.UINT8, (2, 3), "1", 128, 6, NanPolicy.REFUSE)
 SUBSCRIBED = m.Subscribed(5, SLOTS, SLOT_BYTES, bytes(range(32)), (OFFSET, MASK))
 RECEIPT = Receipt(
     bytes(range(32)), 0, 0, 3, 4, 1, ResultFlag.DEADLINE_MET, 0, 6, 7, 8, 9, 10, 11, 12, 13, (),
-    (FrameReceipt(0, 1, 2, 3, 4, 5),),
+    (FrameReceipt(0, 1, 2, 3, 4, 5, 6, 7),),
 )  # fmt: skip
 
 

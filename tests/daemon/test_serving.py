@@ -409,3 +409,22 @@ def test_two_models_serve_their_own_streams(tmp_path: Path, maker: BundleMaker) 
             with daemon.camera(stream) as camera, daemon.consumer(model.name) as consumer:
                 delivery = run_one(camera, consumer, 1, picture(1))
                 assert np.array_equal(delivery.outputs["values"], model.values(picture(1)))
+
+
+def test_a_receipt_tells_what_of_its_stream_never_ran_and_never_came(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel("add"))], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+    ):
+        first = run_one(camera, consumer, 10, picture(1)).receipt.frames[0]
+        with daemon.control() as control:
+            control.drain()
+            submit(camera, 11, picture(2))  # refused: the daemon drains
+            ended(camera)
+            control.resume()
+        after_gap = run_one(camera, consumer, 15, picture(3)).receipt.frames[0]
+        counted = daemon.status()["streams"]["road"]
+    assert (first.not_run, first.camera_dropped) == (0, 0)
+    assert (after_gap.not_run, after_gap.camera_dropped) == (1, 3)
+    assert (counted["refused"], counted["camera_dropped"]) == (1, 3)
