@@ -27,6 +27,7 @@ lint: $(VENV)/stamp
 	$(BIN)/ruff format --check $(PACKAGES) tests examples
 	$(BIN)/mypy -p abi -p hal -p signing -p client -p daemon -p lab
 	MYPYPATH=examples/lane $(BIN)/mypy examples/lane/*.py
+	MYPYPATH=examples/driving $(BIN)/mypy examples/driving/*.py
 	$(BIN)/lint-imports
 
 # The safety core is held to every branch.
