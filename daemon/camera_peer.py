@@ -75,6 +75,7 @@ class CameraPeer(Peer):
             stream.sample_clock(now_ns)
         taken = self.session.receive_submit(packet, len(descriptors), now_ns)
         if isinstance(taken, Release):
+            self.note_refused()
             self.push(self.session.pack_release(taken))
             return True
         stream = self._streams[taken.stream_id]

@@ -74,6 +74,7 @@ class Limits:
     ring_slots: int
     packet_bytes: int
     peers: int
+    peers_per_user: int
     bundle_bytes: int
     model_memory_bytes: int
     probation_frames: int
@@ -178,6 +179,7 @@ def _device(table: "_Table") -> tuple[str, DeviceOptions]:
 
 
 def _limits(table: "_Table") -> Limits:
+    peers = table.number("peers", 32, 1, 256)
     limits = Limits(
         max_age_ns=table.number("max_age_ms", 500, 1, 3_600_000) * _MS,
         future_tolerance_ns=table.number("future_tolerance_ms", 5, 0, 60_000) * _MS,
@@ -186,7 +188,8 @@ def _limits(table: "_Table") -> Limits:
         slots=table.number("slots", 8, 1, MAX_SLOTS),
         ring_slots=table.number("ring_slots", 8, 2, 64),
         packet_bytes=table.number("packet_bytes", 16_384, 1_024, MAX_PACKET_BYTES),
-        peers=table.number("peers", 32, 1, 256),
+        peers=peers,
+        peers_per_user=table.number("peers_per_user", max(1, peers // 2), 1, peers),
         bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
         model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
         probation_frames=table.number("probation_frames", 100, 1, 1_000_000),

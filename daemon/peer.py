@@ -57,6 +57,7 @@ class Peer:
         self.label = f"{self.role.name.lower()} pid {who.pid} uid {who.uid}"
         self.last_heard_ns = arrival.now_ns
         self.closed = False
+        self._refused = False  # the packet that is being taken
         self._connection = connection = arrival.connection
         self._context = context
         self._on_closed = on_closed
@@ -101,12 +102,17 @@ class Peer:
             self.close()
 
     def refuse(self, refusal: m.Refusal) -> None:
-        """Refuses a packet, and says so in the log."""
+        """Refuses a packet, and says so in the log. It does not count as heard."""
+        self.note_refused()
         self._context.log.warning(
             f"{self.label}: refused {refusal.code.name.lower()}: {refusal.what}: "
             f"expected {refusal.expected}, found {refusal.found}; {refusal.action}"
         )
         self.say(refusal)
+
+    def note_refused(self) -> None:
+        """The packet that is being taken leaves the peer as silent as it was: else repeating it would hold a place."""
+        self._refused = True
 
     def push(self, packet: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Sends a packet or keeps it until the peer reads; closes a peer whose queue is full."""
@@ -164,11 +170,12 @@ class Peer:
         self._on_closed(self)
 
     def check_idle(self, now_ns: int) -> None:
-        """Closes a peer that stayed silent beyond the limit."""
+        """Closes a peer that said nothing that was accepted for longer than the limit."""
         silent_ns = now_ns - self.last_heard_ns
         limit_ns = self._context.limits.idle_timeout_ns
         if silent_ns > limit_ns and not self.may_idle:
-            expected, found = f"a packet within {limit_ns // 1_000_000} ms", f"{silent_ns // 1_000_000} ms of silence"
+            expected = f"a packet that is not refused within {limit_ns // 1_000_000} ms"
+            found = f"{silent_ns // 1_000_000} ms without one"
             action = "connect when there is something to say"
             self.refuse(m.Refusal(RefusalCode.IDLE, 0, "silence", expected, found, action))
 
@@ -207,7 +214,7 @@ class Peer:
 
     def _take(self, packet: memoryview, descriptors: Descriptors, truncated: bool) -> None:
         now_ns = time.monotonic_ns()
-        self.last_heard_ns = now_ns
+        self._refused = False
         kind = kind_of(packet)
         try:
             if truncated:
@@ -223,6 +230,8 @@ class Peer:
         except Exception as error:  # the bulkhead: a fault that one peer can reach must not end the others
             self._internal_error(error)
         finally:
+            if not self._refused:
+                self.last_heard_ns = now_ns
             descriptors.close()
 
     def _dispatch(self, event: Event, descriptors: Descriptors, now_ns: int) -> None:

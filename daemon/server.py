@@ -35,6 +35,7 @@ class Server:
         self._peers: set[Peer] = set()
         self._resting: set[str] = set()  # roles that accept nobody until the next sweep
         self._refused_full = 0
+        self._refused_share = 0
         self._next_sweep_ns = 0
         self._sweep_ns = max(1, context.limits.idle_timeout_ns // _IDLE_SWEEPS)
         self._listen("control")
@@ -46,9 +47,9 @@ class Server:
         self._listen("consumer")
 
     def counts(self) -> dict[str, int]:
-        """Peers by role, and connections that were refused because the daemon was full."""
+        """Peers by role; connections that were refused because the daemon was full, or their user's share was."""
         counts = {role: sum(peer.role.name.lower() == role for peer in self._peers) for role in _MAKERS}
-        return counts | {"refused_full": self._refused_full}
+        return counts | {"refused_full": self._refused_full, "refused_share": self._refused_share}
 
     def close(self, reason: str) -> None:
         """Ends every session and the sockets."""
@@ -88,10 +89,24 @@ class Server:
         try:
             connection.setblocking(False)
             arrival = Arrival(connection, credentials(connection), time.monotonic_ns())
+            if self._has_its_share(role, arrival.who.uid):
+                self._refused_share += 1
+                connection.close()
+                return
             self._peers.add(_MAKERS[role](arrival, self._context, self._peers.discard, self._host))
         except OSError as error:
             self._context.log.error(f"{role}: a connection could not be taken: {error.strerror}")
             connection.close()
+
+    def _has_its_share(self, role: str, uid: int) -> bool:
+        """Whether one user holds all the places that it may: it must not lock the others out."""
+        share = self._context.limits.peers_per_user
+        if sum(peer.role.name.lower() == role and peer.who.uid == uid for peer in self._peers) < share:
+            return False
+        self._context.log.warning(
+            f"{role}: uid {uid} has {share} connections, as many as limits.peers_per_user allows; connection closed"
+        )
+        return True
 
     def _sweep(self, now_ns: int) -> None:
         self._next_sweep_ns = now_ns + self._sweep_ns

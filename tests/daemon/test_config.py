@@ -27,6 +27,7 @@ def test_the_least_configuration_has_safe_defaults(tmp_path: Path) -> None:
     assert config.bundle_directories == (str(tmp_path / "models"),)
     assert config.root_paths == (str(tmp_path / "root.json"),)
     assert (config.limits.max_age_ns, config.limits.probation_frames) == (500_000_000, 100)
+    assert (config.limits.peers, config.limits.peers_per_user) == (32, 16)
     assert config.sockets["control"].mode == 0o660
     assert (config.driver, config.device) == ("cpu", DeviceOptions())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +22,9 @@ from abi.messages import Role
 from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
 from client.connection import Connection
 from client.errors import Refused
+from daemon import server
 from daemon.service import Service
+from daemon.transport import Credentials, credentials
 from hal.memory import create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
@@ -229,12 +233,56 @@ def test_a_silent_peer_is_closed_and_others_are_served(tmp_path: Path, maker: Bu
 
 
 def test_more_peers_than_the_limit_are_closed_at_the_door(tmp_path: Path, maker: BundleMaker) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more="[limits]\npeers = 2\n") as daemon:
+    with DaemonThread(
+        tmp_path, [maker.write(TinyModel())], maker, more="[limits]\npeers = 2\npeers_per_user = 2\n"
+    ) as daemon:
         with RawPeer(daemon), RawPeer(daemon), RawPeer(daemon, greet=False) as third:
             assert third.socket.recv(1) == b""
             assert daemon.status()["peers"]["refused_full"] == 1
         daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
         daemon.camera().close()
+
+
+def test_one_user_holds_only_its_share_of_the_places(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers: list[int] = []  # the uids that the next connections come from; then our own
+
+    def as_told(connection: socket.socket) -> Credentials:
+        who = credentials(connection)
+        return who._replace(uid=strangers.pop()) if strangers else who
+
+    monkeypatch.setattr(server, "credentials", as_told)
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more="[limits]\npeers = 5\n") as daemon:
+        strangers += [4_000_000] * 3
+        with RawPeer(daemon), RawPeer(daemon), RawPeer(daemon, greet=False) as third:
+            assert third.socket.recv(1) == b""
+            daemon.camera().close()  # the others have theirs
+            with daemon.consumer():  # and each socket is counted by itself
+                counts = daemon.status()["peers"]
+        assert (counts["refused_share"], counts["refused_full"]) == (1, 0)
+    assert any("uid 4000000 has 2 connections" in line for line in daemon.log.lines)
+
+
+@pytest.mark.parametrize("kind", ["a refused request", "a refused submit"])
+def test_a_peer_that_says_only_what_is_refused_is_closed_as_silent(
+    tmp_path: Path, maker: BundleMaker, kind: str
+) -> None:
+    more = "[limits]\nidle_timeout_ms = 200\n"
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon, RawPeer(daemon) as peer:
+        packet = m.encode(m.OpenStream("unknown", frame_format()))
+        if kind == "a refused submit":
+            stream_id = peer.open_stream()
+            peer.send(peer.session.send(m.CloseStream(stream_id)))
+            packet = encode_header(Kind.SUBMIT) + SUBMIT.pack(Submit(stream_id, 0, 1, 1, 0, 0, 0, 0, 0))
+        deadline = time.monotonic() + LIMIT_S
+        with contextlib.suppress(ConnectionError):  # it may be closed as we send
+            peer.send(packet)
+            while peer.socket.recv(1 << 16):
+                assert time.monotonic() < deadline
+                peer.send(packet)
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+        assert any("refused idle" in line for line in daemon.log.lines)
 
 
 def test_a_user_that_the_policy_does_not_list_is_refused(tmp_path: Path, maker: BundleMaker) -> None:
