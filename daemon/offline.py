@@ -157,8 +157,8 @@ def devices(device: str) -> Tree:
 
 def _verified(path: str, root_paths: Sequence[str], state_path: str | None, accelerator: Accelerator) -> VerifiedBundle:
     roots = [store.read_file(one, limit_bytes=ENVELOPE_LIMIT_BYTES) for one in root_paths]
-    state = None if state_path is None else store.read_state(state_path)
-    trust = (TrustStore.bootstrap(roots[0]) if state is None else TrustStore.resume(state)).follow(roots)
+    resumed = None if state_path is None else store.resume_trust(state_path)
+    trust = (resumed or TrustStore.bootstrap(roots[0])).follow(roots)
     sealed = store.read_bundle(path, limit_bytes=_LIMIT_BYTES)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

@@ -34,6 +34,12 @@ _CHUNK_BYTES: Final = 512 * 1024  # stays in a CPU cache between reading and wri
 _HEAD_BYTES: Final = container.HEADER_BYTES + container.ENVELOPE_LIMIT_BYTES
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
+_NO_DAMAGE: Final = (
+    RefusalCode.UNREADABLE_FILE,
+    RefusalCode.UNSAFE_FILE,
+    RefusalCode.FILE_CHANGED,
+    RefusalCode.UNKNOWN_ALGORITHM,
+)
 _KINDS: Final = {
     stat.S_IFREG: "a regular file",
     stat.S_IFLNK: "a symbolic link",
@@ -85,10 +91,39 @@ def read_file(path: PathLike, *, limit_bytes: int) -> bytes:
 
 
 def read_state(path: PathLike) -> VehicleState | None:
-    """Return the stored state, or None if the vehicle has none yet. Raises Refused (BAD_STATE and others)."""
+    """Return the stored state, or None if the vehicle has none yet.
+
+    Raises Refused: what its reader and `decode_state` raise. A damaged state's advice is how to get it back.
+    """
     if not os.path.lexists(path):
         return None
-    return decode_state(read_file(path, limit_bytes=STATE_LIMIT_BYTES))
+    with _damage_named(path):
+        return decode_state(read_file(path, limit_bytes=STATE_LIMIT_BYTES))
+
+
+def resume_trust(path: PathLike) -> TrustStore | None:
+    """Return the trust of the stored state, its root checked again, or None if there is none. Raises Refused."""
+    stored = read_state(path)
+    if stored is None:
+        return None
+    with _damage_named(path):
+        return TrustStore.resume(stored)
+
+
+@contextlib.contextmanager
+def _damage_named(path: PathLike) -> Iterator[None]:
+    """A state is the vehicle's own: nobody can write anew what is wrong inside it, so say which file to restore.
+
+    How the file lies on the disk (a link, its mode, its owner), and what this machine cannot check, is no damage.
+    """
+    try:
+        yield
+    except Refused as refused:
+        if refused.code in _NO_DAMAGE:
+            raise
+        name = shown(os.fspath(path))
+        what = refused.what if refused.what == name else f"{refused.what} in {name}"
+        raise Refused(refused.code, what, refused.expected, refused.found, RefusalCode.BAD_STATE.todo) from refused
 
 
 def write_state(path: PathLike, state: VehicleState) -> None:
@@ -108,10 +143,9 @@ def open_trust(root_paths: Sequence[PathLike], state_path: PathLike) -> TrustSto
     if not root_paths:
         raise ValueError("open_trust needs at least one root file")
     roots = [read_file(path, limit_bytes=container.ENVELOPE_LIMIT_BYTES) for path in root_paths]
-    stored = read_state(state_path)
-    trusted = TrustStore.bootstrap(roots[0]) if stored is None else TrustStore.resume(stored)
-    trusted = trusted.follow(roots)
-    if trusted.state != stored:
+    resumed = resume_trust(state_path)
+    trusted = (resumed or TrustStore.bootstrap(roots[0])).follow(roots)
+    if resumed is None or trusted.state != resumed.state:
         write_state(state_path, trusted.state)
     return trusted
 

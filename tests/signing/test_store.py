@@ -18,7 +18,7 @@ import pytest
 from signing import store
 from signing.container import ENVELOPE_LIMIT_BYTES
 from signing.refusal import RefusalCode, Refused
-from signing.state import Floor, VehicleState
+from signing.state import Floor, VehicleState, encode_state
 from signing.trust import TrustStore
 from tests.simulators import BundleSimulator, flip_byte, refusal, sign_root
 
@@ -465,6 +465,32 @@ def test_oversize_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         store.read_state(path)
     assert refused.value.code is RefusalCode.FILE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda data: data[:-1], RefusalCode.BAD_JSON),
+        (lambda _: b"", RefusalCode.BAD_JSON),
+        (lambda data: data.replace(b'"trustEpoch"', b'"trustepoch"'), RefusalCode.BAD_STATE),
+        (lambda data: data + b" " * (1 << 20), RefusalCode.FILE_TOO_LARGE),
+        (lambda _: encode_state(VehicleState(b"{}", 1)), RefusalCode.BAD_ENVELOPE),
+    ],
+    ids=["cut short", "empty", "another field", "too long", "another root"],
+)
+def test_damaged_state_is_to_be_restored_not_written_anew(
+    sim: BundleSimulator, tmp_path: Path, damage: Callable[[bytes], bytes], code: RefusalCode
+) -> None:
+    state = tmp_path / "trust.json"
+    roots = [write_root(sim, "1.json", 1)]
+    store.open_trust(roots, state)
+    state.write_bytes(damage(state.read_bytes()))
+    with pytest.raises(Refused) as refused:
+        store.open_trust(roots, state)
+    assert (refused.value.code, refused.value.todo) == (code, RefusalCode.BAD_STATE.todo)
+    assert "from a backup" in refused.value.todo
+    assert "without its rollback floors" in refused.value.todo
+    assert shown_path(state) in refused.value.what
 
 
 def write_root(sim: BundleSimulator, name: str, version: int, **changes: object) -> Path:
