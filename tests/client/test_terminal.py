@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from client.terminal import guarded
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60
 FENCED = "from client.cli import main; raise SystemExit(main())"
-FENCED_LAB = "from lab.cli import main; raise SystemExit(main())"
+FENCED_LAB = "from lab.entry import main; raise SystemExit(main())"
 PROGRAMS = pytest.mark.parametrize("program", [FENCED, FENCED_LAB], ids=["fenced", "fenced-lab"])
 
 
@@ -46,6 +47,26 @@ def test_ctrl_c_is_no_fault_of_ours_to_explain(tmp_path: Path, number: signal.Si
         child.send_signal(number)
         assert ended(child) == (1, "fenced: interrupted\n")
         connection.close()
+
+
+@pytest.mark.parametrize("module", ["client.terminal", "lab.cli", "rich.console", "lab.replay.cli"])
+def test_ctrl_c_while_the_lab_is_imported_is_no_fault_of_ours_to_explain(module: str) -> None:
+    asking = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+    )
+    assert ended(start(asking + FENCED_LAB, "--help")) == (1, "fenced-lab: interrupted\n")
+
+
+def test_the_command_that_is_installed_begins_where_nothing_is_imported_yet() -> None:
+    with (ROOT / "lab" / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["scripts"] == {"fenced-lab": "lab.entry:main"}
+    listing = "import lab.entry, sys; print(*[one for one in sys.modules if one.split('.')[0] in ('client', 'rich')])"
+    assert subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, check=True).stdout == b"\n"
 
 
 @PROGRAMS
