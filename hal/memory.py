@@ -147,7 +147,7 @@ class Mapping:
         """Map `size` bytes of a descriptor from `offset` (a multiple of PAGE_BYTES), shared.
 
         The descriptor must hold that many bytes and be sealed against shrinking (writable ones made here are not yet).
-        Raises HalError SIZE, ALIGNMENT, NOT_SHRINK_SEALED, NOT_PERMITTED.
+        Raises HalError SIZE, ALIGNMENT, NOT_SHRINK_SEALED, DESCRIPTOR (huge pages), NOT_PERMITTED.
         """
         _check_size(size)
         if offset < 0 or offset % PAGE_BYTES:
@@ -160,6 +160,7 @@ class Mapping:
         if not writable and not seals(descriptor) & Seal.SHRINK:
             raise HalError(HalCode.NOT_SHRINK_SEALED, "memory that its owner can shrink", expected="F_SEAL_SHRINK",
                            found=repr(seals(descriptor)), todo="seal the memfd before passing it")  # fmt: skip
+        _require_ordinary_pages(descriptor)
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         try:
             mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=protection, offset=offset)
@@ -255,6 +256,21 @@ def _create(name: str, size: int, executable: bool) -> int:
         os.close(descriptor)
         raise _refusal(error, f"a memfd of {size} bytes cannot be made", "free memory") from error
     return descriptor
+
+
+def _require_ordinary_pages(descriptor: int) -> None:
+    """Refuse memory of hugetlbfs (MFD_HUGETLB), which no seal keeps readable.
+
+    Its owner may punch a hole into it (fallocate(2)) whatever the seals against shrinking say; where the pool of huge
+    pages has run out, reading there is SIGBUS. A hole in an ordinary memfd reads as zeros. The file system's own block
+    size tells them apart; st_blksize does not, as a memfd in transparent huge pages has a large one too.
+    """
+    block_bytes = os.fstatvfs(descriptor).f_bsize
+    if block_bytes != PAGE_BYTES:
+        raise HalError(HalCode.DESCRIPTOR, "memory in huge pages (hugetlb), of which parts can be taken away",
+                       expected=f"a memfd in pages of {PAGE_BYTES} bytes",
+                       found=f"pages of {block_bytes} bytes (hugetlb)",
+                       todo="make the memfd without MFD_HUGETLB")  # fmt: skip
 
 
 def _check_size(size: int) -> None:

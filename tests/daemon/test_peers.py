@@ -25,7 +25,7 @@ from client.errors import Refused
 from daemon import server
 from daemon.service import Service
 from daemon.transport import Credentials, credentials
-from hal.memory import create_sealed
+from hal.memory import FIXED_SIZE, add_seals, create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 from tests.support.raw_peer import RawPeer, close_all, good_descriptors
@@ -170,6 +170,14 @@ def spoiled(case: str) -> tuple[int, ...]:
         unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
         os.ftruncate(unsealed, PIXELS)
         bad = (lease, first, unsealed)
+    elif case == "huge pages":
+        try:
+            huge = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+        except OSError as error:
+            pytest.skip(f"this kernel makes no memfd in huge pages: {error.strerror}")
+        os.ftruncate(huge, os.fstatvfs(huge).f_bsize)
+        add_seals(huge, FIXED_SIZE)
+        bad = (lease, first, huge)
     elif case == "not memory":
         bad = (lease, first, os.pipe()[0])
     elif case == "a file":
@@ -181,7 +189,7 @@ def spoiled(case: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    "case", ["small buffer", "small lease page", "not sealed", "not memory", "a file", "one memory twice"]
+    "case", ["small buffer", "small lease page", "not sealed", "huge pages", "not memory", "a file", "one memory twice"]
 )
 def test_a_bad_buffer_is_refused_at_registration(daemon: DaemonThread, case: str) -> None:
     with RawPeer(daemon) as peer:
@@ -191,6 +199,7 @@ def test_a_bad_buffer_is_refused_at_registration(daemon: DaemonThread, case: str
         refusal = peer.ask(m.RegisterBuffers(opened.stream_id, 2), descriptors)
         assert isinstance(refusal, m.Refusal)
         assert refusal.code is RefusalCode.BAD_BUFFER
+        assert ("hugetlb" in refusal.found) == (case == "huge pages")
         close_all(descriptors)
         good = good_descriptors(2)  # the session goes on
         assert isinstance(peer.ask(m.RegisterBuffers(opened.stream_id, 2), good), m.BuffersRegistered)

@@ -42,6 +42,34 @@ def test_sealed_memory_has_its_size_for_ever(descriptors: list[int]) -> None:
     assert not os.get_inheritable(fd)
 
 
+def test_memory_in_huge_pages_is_refused_by_name(descriptors: list[int]) -> None:
+    try:
+        fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError as error:
+        pytest.skip(f"this kernel makes no memfd in huge pages: {error.strerror}")
+    descriptors.append(fd)
+    size_bytes = os.fstatvfs(fd).f_bsize
+    os.ftruncate(fd, size_bytes)  # no page is taken from the pool, which may be empty
+    memory.add_seals(fd, memory.FIXED_SIZE)
+    with pytest.raises(HalError, match="hugetlb") as refused:
+        Mapping.of(fd, size_bytes)
+    assert (refused.value.code, refused.value.found) == (HalCode.DESCRIPTOR, f"pages of {size_bytes} bytes (hugetlb)")
+
+
+def test_memory_in_huge_pages_is_told_by_its_file_system(
+    descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = memory.create_sealed("test", 5000)
+    descriptors.append(fd)
+    Mapping.of(fd, 5000)
+    huge = list(os.fstatvfs(fd))
+    huge[0] = 2 << 20
+    monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result(huge))
+    with pytest.raises(HalError, match="MFD_HUGETLB") as refused:
+        Mapping.of(fd, 5000)
+    assert (refused.value.code, refused.value.found) == (HalCode.DESCRIPTOR, "pages of 2097152 bytes (hugetlb)")
+
+
 def test_a_sealed_copy_cannot_be_written_by_anybody(descriptors: list[int]) -> None:
     fd = memory.seal_copy("test", b"abc")
     descriptors.append(fd)
