@@ -71,6 +71,7 @@ def _serve_clean(config_path: str, stop: _Stop) -> int:
     from daemon.config import ConfigError, load
     from daemon.privacy import close_process
     from daemon.sockets import SocketsTaken
+    from daemon.system_fault import described
     from hal.error import HalError
     from signing.refusal import Refused
 
@@ -86,7 +87,10 @@ def _serve_clean(config_path: str, stop: _Stop) -> int:
         print(f"fenced: {error}", file=sys.stderr)
     except AuditBroken as error:
         print(f"fenced: audit-broken: {error}", file=sys.stderr)
-    except (HalError, OSError, ValueError) as error:
+    except OSError as error:
+        print(f"fenced: system-error: {described(error)}", file=sys.stderr)
+        return 1
+    except (HalError, ValueError) as error:
         print(f"fenced: {error}", file=sys.stderr)
         return 1
     return 3
