@@ -8,10 +8,11 @@ that a busy moment of the machine hits both, and their output bytes must be equa
 
 from __future__ import annotations
 
+import os
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
@@ -30,7 +31,7 @@ from abi.graph import (
     Program,
 )
 from abi.packet import ABI_VERSION
-from hal.accelerator import Accelerator, DeviceBuffer, Executable, Module, open_accelerator
+from hal.accelerator import Accelerator, DeviceBuffer, DeviceOptions, Executable, Module, open_accelerator
 from hal.bindings import Bindings
 from hal.fence import FenceStatus
 from lab.bench.row import Row, make_row
@@ -49,18 +50,31 @@ _PEER_BATCH = 20
 def run(repetitions: int = 200, driver: str = "cpu") -> list[Row]:
     """One row for each of LAUNCHES. `repetitions`: timed runs of ours; the peer is timed a quarter as often.
 
-    Raises CompileRefused where this machine has no device for `driver`.
+    On the CPU both sides, and our worker, keep to one core; a further row leaves our worker to the scheduler, which on
+    an idle machine wakes it, and then us, on a core that sleeps. Raises CompileRefused where this machine has no device
+    for `driver`.
     """
     target = open_bench_target(driver)
-    rows = []
     with target.context():
-        accelerator = open_accelerator(driver)
+        if driver != "cpu":
+            return _rows(target, driver, DeviceOptions(), LAUNCHES, repetitions)
+        allowed = os.sched_getaffinity(0)
+        core = max(allowed)
+        os.sched_setaffinity(0, {core})
         try:
-            for launches in LAUNCHES:
-                rows.append(_row(accelerator, target, launches, repetitions))
+            rows = _rows(target, driver, DeviceOptions(pin_cores=(core,)), LAUNCHES, repetitions)
         finally:
-            accelerator.close()
-    return rows
+            os.sched_setaffinity(0, allowed)
+        (free,) = _rows(target, driver, DeviceOptions(), LAUNCHES[-1:], repetitions)
+        return [*rows, replace(free, name=f"{free.name}, any core", reach=0.0)]
+
+
+def _rows(target: Target, driver: str, options: DeviceOptions, sizes: Sequence[int], repetitions: int) -> list[Row]:
+    accelerator = open_accelerator(driver, options)
+    try:
+        return [_row(accelerator, target, launches, repetitions) for launches in sizes]
+    finally:
+        accelerator.close()
 
 
 def open_bench_target(driver: str) -> Target:
