@@ -75,3 +75,13 @@ def test_a_printed_ledger_shows_what_happened() -> None:
     ledger.submit()
     ledger.release(ReleaseStatus.RUN)
     assert repr(ledger) == "Ledger(submitted=2, run=1, held=1, camera_dropped=2)"
+
+
+def test_what_did_not_run_is_every_end_but_a_run() -> None:
+    ledger = Ledger()
+    for status in ReleaseStatus:
+        ledger.submit()
+        refused = status is ReleaseStatus.REFUSED
+        ledger.release(status, RefusalCode.TIME_STALE if refused else RefusalCode.OK)
+    ledger.submit()  # held: not ended, so not counted
+    assert ledger.not_run == len(ReleaseStatus) - 1
