@@ -81,7 +81,6 @@ def test_what_did_not_run_is_every_end_but_a_run() -> None:
     ledger = Ledger()
     for status in ReleaseStatus:
         ledger.submit()
-        refused = status is ReleaseStatus.REFUSED
-        ledger.release(status, RefusalCode.TIME_STALE if refused else RefusalCode.OK)
+        ledger.release(status, CODE[status])
     ledger.submit()  # held: not ended, so not counted
     assert ledger.not_run == len(ReleaseStatus) - 1
