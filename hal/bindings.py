@@ -67,6 +67,13 @@ class Bindings:
         """The size of each of `output_buffers`."""
         return tuple(self.graph.buffers[index].size_bytes for index in self.output_buffers)
 
+    def require_complete(self) -> None:
+        """Raise HalError BINDING_MISSING, naming the first buffer of the run that nothing is bound to."""
+        if self.missing:
+            unbound = self.buffers[self.bound.index(None)]
+            raise HalError(HalCode.BINDING_MISSING, f"buffer {unbound} is not bound",
+                           expected=f"{len(self.buffers)} bound buffers")  # fmt: skip
+
     def clear(self) -> None:
         """Unbind everything, so that the buffers may be freed; a run in flight keeps its own hold."""
         for slot in range(len(self.buffers)):

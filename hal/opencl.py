@@ -123,10 +123,7 @@ class OpenClAccelerator:
     def submit(self, executable: Executable, bindings: Bindings) -> Fence:
         if not isinstance(executable, OpenClExecutable) or bindings.graph is not executable.graph:
             raise HalError(HalCode.BINDING, "the bindings were made for another module")
-        if bindings.missing:
-            unbound = bindings.buffers[bindings.bound.index(None)]
-            raise HalError(HalCode.BINDING_MISSING, f"buffer {unbound} is not bound",
-                           expected=f"{len(bindings.buffers)} bound buffers")  # fmt: skip
+        bindings.require_complete()
         with self._gate:
             if executable.queue.lost is not None:
                 self.latch(executable.queue.lost)
