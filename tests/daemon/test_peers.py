@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
 import socket
@@ -28,6 +27,7 @@ from daemon.transport import Credentials, credentials
 from hal.memory import FIXED_SIZE, add_seals, create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.descriptors import open_descriptors
 from tests.support.raw_peer import RawPeer, close_all, good_descriptors
 
 CONNECT = """
@@ -43,12 +43,6 @@ sys.stdout.buffer.write(peer.recv(4096))
 def daemon(tmp_path: Path, maker: BundleMaker) -> Iterator[DaemonThread]:
     with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as running:
         yield running
-
-
-def open_descriptors() -> int:
-    """Of this process, in which the daemon runs."""
-    gc.collect()  # what earlier tests left
-    return len(os.listdir("/proc/self/fd"))
 
 
 def frame_mappings() -> int:
@@ -349,8 +343,8 @@ def test_connections_leave_no_descriptor_and_no_mapping_behind(daemon: DaemonThr
                 peer.send(encode_header(Kind.SUBMIT) + packet)
         daemon.wait_for(lambda status: status["peers"]["camera"] == 0 and not status["streams"]["road"]["held"])
         if cycle == 20:
-            before = open_descriptors(), frame_mappings()
-    until(lambda: open_descriptors() <= before[0] and frame_mappings() <= before[1])
+            before = len(open_descriptors()), frame_mappings()
+    until(lambda: len(open_descriptors()) <= before[0] and frame_mappings() <= before[1])
 
 
 def test_a_peer_that_does_not_read_its_answers_is_closed(daemon: DaemonThread) -> None:

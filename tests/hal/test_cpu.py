@@ -27,6 +27,7 @@ from hal.fence import Fence, FenceStatus
 from hal.memory import PAGE_BYTES, Mapping, create_sealed, seal_copy
 from hal.refusal import AdmissionCode, AdmissionRefused
 from tests.conformance import subject
+from tests.support.descriptors import open_descriptors
 
 LIMIT_NS = 60_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -305,7 +306,7 @@ def test_submitting_grows_nothing(cpu: CpuAccelerator) -> None:
 def test_unloading_gives_back_threads_descriptors_and_mappings() -> None:
     cpu = CpuAccelerator(DeviceOptions())
     cpu.unload(cpu.load(subject.module()))
-    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, files = threading.active_count(), open_descriptors()
     maps = len(Path("/proc/self/maps").read_text().splitlines())
     for _ in range(20):
         loaded = Loaded(cpu, subject.RUN)
@@ -313,7 +314,7 @@ def test_unloading_gives_back_threads_descriptors_and_mappings() -> None:
         cpu.unload(loaded.executable)
         del loaded
     assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert open_descriptors() == files
     assert len(Path("/proc/self/maps").read_text().splitlines()) <= maps + 8  # the allocator's own
     assert "fenced-code" not in Path("/proc/self/maps").read_text()
     cpu.close()

@@ -26,6 +26,7 @@ from hal.error import HalCode, HalError
 from hal.fence import FenceStatus
 from tests.conformance import subject
 from tests.support import cuda
+from tests.support.descriptors import open_descriptors
 from tests.support.opencl import frame_of, refused, values
 
 LIMIT_NS = cuda.LIMIT_NS
@@ -230,13 +231,11 @@ def test_nothing_is_left_behind(fake: cuda.FakeGpu) -> None:
         opened.close()
 
     cycle()
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(10):
         cycle()
-    gc.collect()
     assert {name: fake.get(name) for name in HELD} == dict.fromkeys(HELD, 0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,6 @@ def test_a_load_that_fails_half_way_leaves_nothing(gpu: CudaAccelerator, fake: c
     before = {name: fake.get(name) for name in HELD}
     fake.fail(call, 2)
     refused(lambda: gpu.load(cuda.module()), HalCode.OUT_OF_MEMORY)
-    gc.collect()
     assert {name: fake.get(name) for name in HELD} == before
     with Rig(gpu, cuda.module(), subject.RUN) as rig:
         done(rig)

@@ -14,6 +14,7 @@ import pytest
 from hal import memory
 from hal.error import HalCode, HalError
 from hal.memory import PAGE_BYTES, Mapping, MemoryLock, Seal
+from tests.support.descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_advice_that_the_kernel_does_not_know_is_no_error_and_a_refused_one_is()
 
 
 def test_no_descriptor_is_lost_by_a_refusal() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(50):
         with pytest.raises(HalError):
             memory.create_sealed("test", 0)
@@ -191,7 +192,7 @@ def test_no_descriptor_is_lost_by_a_refusal() -> None:
         os.close(reader)
         del mapping
         os.close(memory.seal_copy("test", b"x"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_no_more_descriptors_is_a_typed_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from signing.refusal import RefusalCode, Refused
 from signing.state import Floor, VehicleState, encode_state
 from signing.trust import TrustStore
 from tests.simulators import BundleSimulator, flip_byte, refusal, sign_root
+from tests.support.descriptors import open_descriptors
 
 LIMIT_BYTES = 16 * 1024 * 1024
 UNSAFE = RefusalCode.UNSAFE_FILE
@@ -31,10 +32,6 @@ def sim(tmp_path: Path) -> BundleSimulator:
     simulator = BundleSimulator(tmp_path)
     simulator.write()
     return simulator
-
-
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 def shown_path(path: Path) -> str:
@@ -199,10 +196,10 @@ def test_file_of_another_user_is_refused(sim: BundleSimulator, monkeypatch: pyte
     stranger = os.geteuid() + 4321
     status = status_with(os.stat(sim.path), st_uid=stranger)
     monkeypatch.setattr(store.os, looked, lambda _: status)
-    before = descriptors()
+    before = open_descriptors()
     with refusal(UNSAFE, shown_path(sim.path), "root or this user as owner", f"owner {stranger}"):
         sim.read()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_file_of_root_or_of_this_user_is_read(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,19 +293,19 @@ def test_declared_size_beyond_the_file_is_refused_before_memory_is_taken(sim: Bu
 @pytest.mark.parametrize("spoil", [b"", b"FENCED\0\1" + bytes(8), b"\0" * 5000], ids=itertools.count())
 def test_refusal_leaves_nothing_open(sim: BundleSimulator, spoil: bytes) -> None:
     sim.write(spoil)
-    before = descriptors()
+    before = open_descriptors()
     for _ in range(3):
         with pytest.raises(Refused):
             sim.read()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_refusal_late_in_reading_leaves_nothing_open(sim: BundleSimulator) -> None:
     sim.write(flip_byte(sim.file_bytes(), -1))
-    before = descriptors(), threading.active_count()
+    before = open_descriptors(), threading.active_count()
     with pytest.raises(Refused):
         sim.read()
-    assert (descriptors(), threading.active_count()) == before
+    assert (open_descriptors(), threading.active_count()) == before
 
 
 # Files that change while they are read
@@ -333,7 +330,7 @@ def test_file_cut_while_it_is_read_is_refused(
     sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch, at_call: int
 ) -> None:
     change_while_reading(monkeypatch, lambda: os.truncate(sim.path, 0), at_call)
-    before = descriptors(), threading.active_count()
+    before = open_descriptors(), threading.active_count()
     with refusal(
         RefusalCode.FILE_CHANGED,
         shown_path(sim.path),
@@ -341,7 +338,7 @@ def test_file_cut_while_it_is_read_is_refused(
         f"its end at {(at_call - 1) * 4096} bytes",
     ):
         sim.read()
-    assert (descriptors(), threading.active_count()) == before
+    assert (open_descriptors(), threading.active_count()) == before
 
 
 @pytest.mark.parametrize("change", ["grow", "touch"])
@@ -383,10 +380,10 @@ def test_fault_of_the_reading_thread_is_raised_here(sim: BundleSimulator, monkey
         return real(fd, data)
 
     monkeypatch.setattr(store.os, "write", write)
-    before = descriptors(), threading.active_count()
+    before = open_descriptors(), threading.active_count()
     with pytest.raises(OSError, match="no room"):
         sim.read()
-    assert (descriptors(), threading.active_count()) == before
+    assert (open_descriptors(), threading.active_count()) == before
 
 
 def test_short_reads_are_completed(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,11 +418,11 @@ def test_small_file_touched_while_it_is_read_is_refused(tmp_path: Path, monkeypa
     path.write_bytes(bytes(10_000))
     path.chmod(0o600)
     change_while_reading(monkeypatch, lambda: os.utime(path, ns=(1, 1)), 2)
-    before = descriptors()
+    before = open_descriptors()
     expected = "the file that was opened, unchanged"
     with refusal(RefusalCode.FILE_CHANGED, shown_path(path), expected, "another size or time"):
         store.read_file(path, limit_bytes=10_000)
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 STATE = VehicleState(b"envelope", 2, {"lane": Floor(5, "a" * 64)})

@@ -17,6 +17,7 @@ import pytest
 
 from signing import store
 from signing.state import Floor, VehicleState, encode_state
+from tests.support.descriptors import open_descriptors
 
 OLD = VehicleState(b"old envelope", 1, {"lane": Floor(5, "a" * 64)})
 NEW = VehicleState(b"new envelope" * 1000, 2, {"lane": Floor(6, "b" * 64)})
@@ -159,10 +160,10 @@ def test_disk_error_leaves_the_old_state_and_no_descriptor(tmp_path: Path, faili
         if name == failing:
             raise OSError(28, "No space left on device")
 
-    descriptors = set(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     with traced(before), pytest.raises(OSError, match="No space left"):
         store.write_state(path, NEW)
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
     assert store.read_state(path) == OLD
     store.write_state(path, NEW)
     assert store.read_state(path) == NEW

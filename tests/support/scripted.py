@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import gc
 import os
 import socket
 import threading
@@ -16,6 +15,7 @@ from typing import Any, Self
 from abi import messages as m
 from abi.messages import Message, Role
 from abi.session import DaemonSession
+from tests.support.descriptors import open_descriptors
 from tests.support.link import WELCOME
 
 TIMEOUT_S = 10.0
@@ -121,9 +121,6 @@ class ScriptedDaemon:
 @contextlib.contextmanager
 def no_descriptor_leaks() -> Iterator[None]:
     """The process has as many open descriptors after as before."""
-    gc.collect()  # what earlier tests left would else be closed in between
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     yield
-    if len(os.listdir("/proc/self/fd")) != before:
-        gc.collect()  # a caught exception keeps the frames of its traceback, and what they hold
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
