@@ -6,24 +6,19 @@ The guard cannot be taken off again, so it is only in the tests that start a pro
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import numpy as np
 
 from client.camera import Camera
-from client.consumer import Consumer, Delivery
-from client.control import Control
 from daemon.config import load
 from daemon.health import Notifier, Watchdog
 from daemon.log import Level, Log
 from daemon.service import Service
-from tests.support.bundles import PIXELS, BundleMaker, Pixels, frame_format
+from lab.hil.clients import LIMIT_S, Sockets, ended, picture, run_one, submit
+from tests.support.bundles import BundleMaker
 
-LIMIT_S = 30.0
+__all__ = ["LIMIT_S", "DaemonThread", "KeptLog", "Sockets", "config_text", "ended", "picture", "run_one", "submit"]
 
 
 class KeptLog(Log):
@@ -47,41 +42,6 @@ def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more:
         f'state_directory = "{folder / "state"}"\nsocket_directory = "{folder / "sockets"}"\n'
         f'root_paths = ["{maker.root_path}"]\nbundle_paths = [{names}]\nbundle_directories = ["{maker.folder}"]\n{more}'
     )
-
-
-class Sockets:
-    """Clients of a daemon whose sockets are in `sockets`."""
-
-    def __init__(self, sockets: Path) -> None:
-        self.sockets = sockets
-
-    def camera(self, stream: str = "road", **more: Any) -> Camera:
-        """A camera with an open stream."""
-        more.setdefault("format", frame_format())
-        return Camera.open(self.sockets / "camera.sock", stream, **more)
-
-    def consumer(self, model: str = "tiny", **more: Any) -> Consumer:
-        """A subscribed consumer."""
-        return Consumer.subscribe(self.sockets / "consumer.sock", model, **more)
-
-    def control(self) -> Control:
-        """An operator's session."""
-        return Control(self.sockets / "control.sock")
-
-    def status(self) -> dict[str, Any]:
-        """The daemon's whole state."""
-        with self.control() as control:
-            return control.status()
-
-    def wait_for(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Asks for the status until `what` holds of it."""
-        with self.control() as control:
-            deadline = time.monotonic() + LIMIT_S
-            while time.monotonic() < deadline:
-                status = control.status()
-                if what(status):
-                    return status
-        raise AssertionError(f"it never came to be: {status}")
 
 
 class DaemonThread(Sockets):
@@ -144,32 +104,3 @@ class DaemonThread(Sockets):
             self.service.request_stop()
             self._thread.join(LIMIT_S)
         assert not self._thread.is_alive(), "the daemon does not end"
-
-
-def picture(seed: int, first: int = 1) -> Pixels:
-    """A frame's pixels; `first` is the first one, which the slow and the lazy kernel look at."""
-    pixels = np.random.default_rng(seed).integers(1, 255, PIXELS, dtype=np.uint8)
-    pixels[0] = first
-    return pixels
-
-
-def submit(camera: Camera, sequence: int, pixels: Pixels, sof_ns: int | None = None, **more: Any) -> int:
-    """Writes and submits one frame, taken now unless `sof_ns` says otherwise; returns its SOF."""
-    frame = camera.acquire(timeout_s=LIMIT_S)
-    frame.pixels[:] = pixels
-    sof_ns = time.monotonic_ns() if sof_ns is None else sof_ns
-    camera.submit(frame, sequence, sof_ns, **more)
-    return sof_ns
-
-
-def ended(camera: Camera) -> dict[str, Any]:
-    """The camera's ledger once the daemon holds nothing of it."""
-    while camera.ledger.held:
-        assert camera.wait(LIMIT_S), "the daemon keeps a frame"
-    return camera.ledger.as_dict()
-
-
-def run_one(camera: Camera, consumer: Consumer, sequence: int, pixels: Pixels) -> Delivery:
-    """One frame through to its result."""
-    submit(camera, sequence, pixels)
-    return consumer.recv(timeout_s=LIMIT_S)
