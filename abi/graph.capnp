@@ -125,6 +125,30 @@ struct Output {
   relativeTolerance @3 :Float64;
 }
 
+enum EntryRole {
+  # When the daemon runs an entrypoint.
+  unspecified @0;  # refused
+  primary @1;      # for every frame set that scheduling takes; entrypoint 0, and no other
+  lighter @2;
+  # In the primary's place while its misses persist (MissPolicy.lighter). The primary's frames, outputs and maxSkewNs,
+  # exactly; its aux inputs or some of them. So consumers see no difference but in values and in Receipt.entrypoint.
+  stateOnly @3;
+  # For frame sets that scheduling would drop as late or superseded, so that recurrent state stays in step; nothing is
+  # published. No outputs, no deadline; the primary's frames and aux inputs or some of them, its maxSkewNs; writes at
+  # least one state.
+  unscheduled @4;
+  # Never by the daemon after its self-test; for harnesses that ask for it by index, such as the conformance suite.
+}
+
+enum MissPolicy {
+  # What the daemon does once missed deadlines persist (Entrypoint.missLimit), until they no longer do.
+  unspecified @0;  # refused
+  none @1;         # nothing: the model is shown as degraded
+  skip @2;         # every second frame set is not run by this entrypoint; it counts as superseded
+  lighter @3;      # the lighter entrypoint runs instead; only in the primary, and only where there is one
+  stop @4;         # the model stops serving and says so; a person or a supervisor has to decide
+}
+
 struct Entrypoint {
   name @0 :Text;
   firstLaunch @1 :UInt32;
@@ -134,12 +158,21 @@ struct Entrypoint {
   # Indices in Graph.frames; at most 8.
   aux @4 :List(UInt32);
   outputs @5 :List(UInt32);
+  # At least one; none in a stateOnly entrypoint.
   maxSkewNs @6 :UInt64;
   # Largest SOF distance between frames of one run.
   deadlineNs @7 :UInt64;
   # From SOF (monotonic) to published. 0: none.
   budgetNs @8 :UInt64;
   # A run longer than this on the device is a hang. Never 0.
+  role @9 :EntryRole;
+  # Entrypoint 0 is the primary, and the only one; at most one lighter and one stateOnly.
+  missLimit @10 :UInt32;
+  # Missed deadlines persist while more than missLimit of the last missWindow runs missed theirs.
+  missWindow @11 :UInt32;
+  # missLimit + 1 .. 65536 runs, where there is a deadline. 0, 0, none: no such limit.
+  onMisses @12 :MissPolicy;
+  # A limit, and another policy than `none`, only in primary and lighter entrypoints.
 }
 
 struct GoldenVector {
@@ -147,7 +180,9 @@ struct GoldenVector {
   entrypoint @0 :UInt32;
   seed @1 :UInt64;
   outputOffset @2 :UInt64;
-  # The expected outputs in the goldens blob, one after another in the entrypoint's order.
+  # The expected bytes in the goldens blob: the outputs, one after another in the entrypoint's order. An entrypoint
+  # without outputs is held to its state instead: the states that its launches write, in the order of Graph.states, as
+  # the run leaves them when it starts from their initial values; equal bits.
   outputBytes @3 :UInt64;
 }
 

@@ -23,10 +23,12 @@ from abi.graph_values import (
     BufferKind,
     DType,
     Entrypoint,
+    EntryRole,
     FrameInput,
     GoldenVector,
     Graph,
     Launch,
+    MissPolicy,
     NanPolicy,
     Output,
     OutputView,
@@ -43,6 +45,7 @@ __all__ = [
     "Buffer",
     "BufferKind",
     "DType",
+    "EntryRole",
     "Entrypoint",
     "FrameInput",
     "GoldenVector",
@@ -50,6 +53,7 @@ __all__ = [
     "GraphError",
     "GraphErrorCode",
     "Launch",
+    "MissPolicy",
     "NanPolicy",
     "Output",
     "OutputView",
@@ -228,6 +232,8 @@ def _write_entrypoint(m: Any, e: Entrypoint) -> None:
     _scalars(m, "aux", e.aux)
     _scalars(m, "outputs", e.outputs)
     m.maxSkewNs, m.deadlineNs, m.budgetNs = e.max_skew_ns, e.deadline_ns, e.budget_ns
+    m.role, m.onMisses = int(e.role), int(e.on_misses)
+    m.missLimit, m.missWindow = e.miss_limit, e.miss_window
 
 
 def _write_golden(m: Any, g: GoldenVector) -> None:
@@ -301,4 +307,8 @@ def _read_entrypoint(e: Any) -> Entrypoint:
         budget_ns=e.budgetNs,
         max_skew_ns=e.maxSkewNs,
         deadline_ns=e.deadlineNs,
+        role=EntryRole(e.role.raw),
+        miss_limit=e.missLimit,
+        miss_window=e.missWindow,
+        on_misses=MissPolicy(e.onMisses.raw),
     )

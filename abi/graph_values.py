@@ -74,6 +74,26 @@ class NanPolicy(IntEnum):
     FLAG = 1
 
 
+class EntryRole(IntEnum):
+    """When the daemon runs an entrypoint."""
+
+    UNSPECIFIED = 0
+    PRIMARY = 1
+    LIGHTER = 2
+    STATE_ONLY = 3
+    UNSCHEDULED = 4
+
+
+class MissPolicy(IntEnum):
+    """What the daemon does once missed deadlines persist."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    SKIP = 2
+    LIGHTER = 3
+    STOP = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     kind: BufferKind
@@ -170,6 +190,10 @@ class Entrypoint:
     budget_ns: int
     max_skew_ns: int = 0
     deadline_ns: int = 0
+    role: EntryRole = EntryRole.PRIMARY
+    miss_limit: int = 0
+    miss_window: int = 0
+    on_misses: MissPolicy = MissPolicy.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ class FiniteCheck:
         return bool(self._finite.all())
 
 
+def differing_bytes(found: memoryview, expected: memoryview) -> str | None:
+    """None for equal bytes; otherwise how many differ and where the first is, for a person. Both are of one length."""
+    if found == expected:
+        return None
+    differing = np.flatnonzero(np.frombuffer(found, np.uint8) != np.frombuffer(expected, np.uint8))
+    return f"{differing.size} of {len(found)} bytes differ, the first at byte {differing[0]}"
+
+
 def worst_difference(output: Output, found: memoryview, expected: memoryview) -> str | None:
     """None when `found` is within the output's tolerance of `expected`; otherwise what differs most, for a person.
 
@@ -48,8 +56,7 @@ def worst_difference(output: Output, found: memoryview, expected: memoryview) ->
         return None
     view = output.view
     if view.dtype is DType.BOOL8 or not (output.absolute_tolerance or output.relative_tolerance):
-        differing = np.flatnonzero(np.frombuffer(found, np.uint8) != np.frombuffer(expected, np.uint8))
-        return f"{differing.size} of {view.size_bytes} bytes differ, the first at byte {differing[0]}"
+        return differing_bytes(found, expected)
     a, b = _as_float(found, view.dtype), _as_float(expected, view.dtype)
     with np.errstate(invalid="ignore"):
         excess = np.abs(a - b) - np.maximum(output.absolute_tolerance, output.relative_tolerance * np.abs(b))

@@ -2,17 +2,18 @@
 
 Inputs are made from each vector's seed (`abi.golden`), outputs must be within the contract's tolerance, and two
 different inputs must give different outputs: a bundle whose kernels write constants is signed but dead. State starts
-from its initial value in every vector. Runs on the loading thread; the executable serves nobody yet.
+from its initial value in every vector. An entrypoint without outputs is held to the states it writes, bit for bit.
+Runs on the loading thread; the executable serves nobody yet.
 """
 
 from dataclasses import dataclass
 
 from abi import golden
-from abi.graph import Entrypoint, GoldenVector, NanPolicy, Output
-from daemon.outputs import FiniteCheck, worst_difference
+from abi.graph import Entrypoint, GoldenVector, NanPolicy, Output, StateBuffer
+from daemon.outputs import FiniteCheck, differing_bytes, worst_difference
 from daemon.refusal import ModelRefused, Step
 from hal.accelerator import Accelerator, DeviceBuffer, Executable
-from hal.bindings import Bindings
+from hal.bindings import Bindings, golden_bytes, written_states
 from hal.canary import Canary, uncovered_bytes
 from hal.error import HalError
 from hal.fence import FenceStatus
@@ -112,6 +113,12 @@ class _Bench:
             found.append((output, self._outputs[output.buffer].view[view.offset : view.offset + view.size_bytes]))
         return found
 
+    def states(self) -> list[tuple[StateBuffer, memoryview]]:
+        """The states that the entrypoint writes, as the last run left them."""
+        graph = self._executable.graph
+        found = [graph.states[index] for index in written_states(graph, self.entry)]
+        return [(state, self._executable.state(state.name)) for state in found]
+
 
 def self_test(accelerator: Accelerator, executable: Executable, goldens: memoryview) -> TestReport:
     """Runs every golden vector and the warm-up. Raises ModelRefused; `goldens` is the bundle's blob."""
@@ -135,7 +142,7 @@ def _run_vectors(bench: _Bench, executable: Executable, vectors: list[GoldenVect
         what = f"goldens of entrypoint {bench.entry.name}"
         raise _fail("self-test-goldens", what, "at least two vectors with different seeds", str(len(vectors)))
     seen: dict[bytes, int] = {}
-    size = sum(output.view.size_bytes for output, _ in bench.outputs())
+    size = golden_bytes(executable.graph, bench.entry)
     for vector in vectors:
         end = vector.output_offset + vector.output_bytes
         if vector.output_bytes != size or end > len(goldens):
@@ -145,19 +152,39 @@ def _run_vectors(bench: _Bench, executable: Executable, vectors: list[GoldenVect
         executable.reset_state()
         bench.fill(vector.seed)
         bench.run()
-        at = vector.output_offset
-        for output, data in bench.outputs():
-            difference = worst_difference(output, data, goldens[at : at + len(data)])
-            if difference is not None:
-                what = f"golden vector with seed {vector.seed}, output {output.view.name}"
-                raise _fail("self-test-golden", what, "the signed output", difference)
-            at += len(data)
-            _require_finite(output, data)
-        everything = b"".join(bytes(data) for _, data in bench.outputs())
+        signed = goldens[vector.output_offset : end]
+        everything = (
+            _compare_outputs(bench, vector, signed) if bench.entry.outputs else _compare_states(bench, vector, signed)
+        )
         other = seen.setdefault(everything, vector.seed)
         if other != vector.seed:
             what = f"golden vectors with seeds {other} and {vector.seed}"
-            raise _fail("self-test-constant", what, "different outputs for different inputs", "the same bytes")
+            raise _fail("self-test-constant", what, "different results for different inputs", "the same bytes")
+
+
+def _compare_outputs(bench: _Bench, vector: GoldenVector, signed: memoryview) -> bytes:
+    """Holds every output to its signed bytes and to its NaN policy; returns all of them. Raises ModelRefused."""
+    at = 0
+    for output, data in bench.outputs():
+        difference = worst_difference(output, data, signed[at : at + len(data)])
+        if difference is not None:
+            what = f"golden vector with seed {vector.seed}, output {output.view.name}"
+            raise _fail("self-test-golden", what, "the signed output", difference)
+        at += len(data)
+        _require_finite(output, data)
+    return b"".join(bytes(data) for _, data in bench.outputs())
+
+
+def _compare_states(bench: _Bench, vector: GoldenVector, signed: memoryview) -> bytes:
+    """Holds every written state to its signed bytes; returns all of them. Raises ModelRefused."""
+    at = 0
+    for state, data in bench.states():
+        difference = differing_bytes(data, signed[at : at + len(data)])
+        if difference is not None:
+            what = f"golden vector with seed {vector.seed}, state {state.name} after entrypoint {bench.entry.name}"
+            raise _fail("self-test-golden", what, "the signed state", difference)
+        at += len(data)
+    return b"".join(bytes(data) for _, data in bench.states())
 
 
 def _require_finite(output: Output, found: memoryview) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from abi.graph import HAL_VERSION, BufferKind, Entrypoint, Graph
 from abi.packet import ABI_VERSION
 from hal.admit_flow import Flow
+from hal.admit_roles import check_roles
 from hal.admit_tables import (
     check_buffers,
     check_counts,
@@ -24,7 +25,7 @@ from hal.admit_tables import (
     check_name,
     check_programs,
 )
-from hal.bindings import bound_buffers
+from hal.bindings import bound_buffers, golden_bytes
 from hal.cpu_layout import RUNTIME_SYMBOLS
 from hal.elf import CodeError, check_code
 from hal.limits import MAX_FRAMES_PER_RUN, Limits
@@ -106,6 +107,7 @@ def admit(
     check_inputs_and_outputs(graph, limits)
     for index, entry in enumerate(graph.entrypoints):
         _check_entrypoint(graph, index, entry, limits)
+    check_roles(graph, limits)
     _check_orphans(graph)
     if goldens_bytes is not None:
         _check_goldens(graph, goldens_bytes)
@@ -155,8 +157,6 @@ def _check_entrypoint(graph: Graph, index: int, entry: Entrypoint, limits: Limit
     if not 1 <= len(entry.frames) <= MAX_FRAMES_PER_RUN:
         raise AdmissionRefused(AdmissionCode.LIMIT, where, "frames", expected=f"1..{MAX_FRAMES_PER_RUN}",
                                found=str(len(entry.frames)))  # fmt: skip
-    if not entry.outputs:
-        raise AdmissionRefused(AdmissionCode.LIMIT, where, "outputs", expected="at least 1", found="0")
     if not 1 <= entry.budget_ns <= limits.budget_ns:
         raise AdmissionRefused(AdmissionCode.BUDGET, where, "budget", expected=f"1..{limits.budget_ns} ns",
                                found=str(entry.budget_ns))  # fmt: skip
@@ -179,10 +179,11 @@ def _check_goldens(graph: Graph, goldens_bytes: int) -> None:
     for index, golden in enumerate(graph.goldens):
         where = f"golden {index}"
         check_index(golden.entrypoint, graph.entrypoints, where, "entrypoint")
-        outputs = graph.entrypoints[golden.entrypoint].outputs
-        size = sum(graph.outputs[output].view.size_bytes for output in outputs)
+        entry = graph.entrypoints[golden.entrypoint]
+        size = golden_bytes(graph, entry)
         if golden.output_bytes != size:
-            raise AdmissionRefused(AdmissionCode.GOLDEN, where, "size", expected=f"{size} bytes of outputs",
+            what = "outputs" if entry.outputs else "written state"
+            raise AdmissionRefused(AdmissionCode.GOLDEN, where, "size", expected=f"{size} bytes of {what}",
                                    found=str(golden.output_bytes))  # fmt: skip
         if golden.output_offset + golden.output_bytes > goldens_bytes:
             raise AdmissionRefused(AdmissionCode.GOLDEN, where, "reaches past the goldens",

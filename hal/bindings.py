@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-from abi.graph import BufferKind, Entrypoint, Graph
+from abi.graph import Access, BufferKind, Entrypoint, Graph
 from hal.accelerator import DeviceBuffer
 from hal.error import HalCode, HalError
 
@@ -20,6 +20,22 @@ def bound_buffers(graph: Graph, entry: Entrypoint) -> tuple[int, ...]:
     wanted += [graph.aux[i].buffer for i in entry.aux]
     wanted += [graph.outputs[i].buffer for i in entry.outputs]
     return tuple(dict.fromkeys(wanted))
+
+
+def written_states(graph: Graph, entry: Entrypoint) -> tuple[int, ...]:
+    """Indices in `graph.states`, in order, of the states that some launch of `entry` writes."""
+    written = set()
+    for launch in graph.launches[entry.first_launch : entry.first_launch + entry.launch_count]:
+        access = graph.programs[launch.program].argument_access
+        written |= {one.buffer for one, how in zip(launch.arguments, access, strict=True) if how is not Access.READ}
+    return tuple(index for index, state in enumerate(graph.states) if state.buffer in written)
+
+
+def golden_bytes(graph: Graph, entry: Entrypoint) -> int:
+    """How many bytes a golden vector of `entry` expects: its outputs, or where it has none, the states it writes."""
+    if entry.outputs:
+        return sum(graph.outputs[index].view.size_bytes for index in entry.outputs)
+    return sum(graph.buffers[graph.states[index].buffer].size_bytes for index in written_states(graph, entry))
 
 
 class Bindings:

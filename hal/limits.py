@@ -34,6 +34,7 @@ class Limits:
     aux_bytes: int = 1 << 20
     memory_bytes: int = 1 << 34
     budget_ns: int = 600_000_000_000
+    miss_window: int = 65536
 
 
 """arena, state, weights, code and one copy of every bound buffer together stay within `memory_bytes`."""

@@ -42,6 +42,8 @@ class AdmissionCode(Enum):
     FORMAT = "format"
     TOLERANCE = "tolerance"
     BUDGET = "budget"
+    ENTRY_ROLE = "entry-role"
+    MISS_POLICY = "miss-policy"
     GOLDEN = "golden"
 
 

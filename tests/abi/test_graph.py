@@ -47,6 +47,7 @@ def test_values_mirror_the_schema(value: Any, struct: str) -> None:
     ("enum", "module", "name"),
     [
         (g.BufferKind, schema.graph, "BufferKind"), (g.Access, schema.graph, "Access"),
+        (g.EntryRole, schema.graph, "EntryRole"), (g.MissPolicy, schema.graph, "MissPolicy"),
         (g.DType, schema.result, "DType"), (g.NanPolicy, schema.result, "NanPolicy"),
     ],
 )  # fmt: skip

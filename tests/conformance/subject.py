@@ -19,6 +19,7 @@ from abi.graph import (
     BufferKind,
     DType,
     Entrypoint,
+    EntryRole,
     FrameInput,
     Graph,
     Launch,
@@ -106,10 +107,10 @@ def graph(threads: int = 2, budget_ns: int = 5_000_000_000) -> Graph:
         outputs=(Output(OutputView("values", DType.FLOAT32, (COUNT,), "1", 0, OUT_BYTES), OUT),),
         entrypoints=(
             Entrypoint("run", 0, 4, (0,), (), (0,), budget_ns),
-            Entrypoint("long", 4, 1, (0,), (), (0,), budget_ns),
-            Entrypoint("state", 5, 1, (0,), (), (0,), budget_ns),
-            Entrypoint("aux", 6, 1, (0,), (0,), (0,), budget_ns),
-            Entrypoint("steps", 7, STEPS, (0,), (), (0,), budget_ns),
+            Entrypoint("long", 4, 1, (0,), (), (0,), budget_ns, role=EntryRole.UNSCHEDULED),
+            Entrypoint("state", 5, 1, (0,), (), (0,), budget_ns, role=EntryRole.UNSCHEDULED),
+            Entrypoint("aux", 6, 1, (0,), (0,), (0,), budget_ns, role=EntryRole.UNSCHEDULED),
+            Entrypoint("steps", 7, STEPS, (0,), (), (0,), budget_ns, role=EntryRole.UNSCHEDULED),
         ),
     )  # fmt: skip
 

@@ -5,10 +5,26 @@ Messages are compared whole: they are what a person gets to read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from abi.graph import Access, Argument, BufferKind, DType
-from tests.support.graphs import AUX, FIRST, FRAME, OUT, READ, SECOND, STATE, WEIGHTS, WRITE, grey
+from abi.graph import Access, Argument, BufferKind, DType, EntryRole, Launch, MissPolicy
+from tests.support.graphs import AUX, FIRST, FRAME, LATER, OUT, READ, SECOND, STATE, WEIGHTS, WRITE, grey, valid_graph
+
+_STEP = Launch(2, (Argument(STATE, 0, 64), Argument(LATER, 0, 32), Argument(FRAME, 0, 32)))
+STATE_ONLY: dict[str, Any] = {
+    "entrypoints.1.role": EntryRole.STATE_ONLY, "entrypoints.1.outputs": (), "launches.5": _STEP, "launches.6": _STEP,
+}  # fmt: skip
+"""`light` as an entrypoint that publishes nothing and steps the state."""
+MISSES: dict[str, Any] = {
+    "entrypoints.0.deadline_ns": 9, "entrypoints.0.miss_limit": 2, "entrypoints.0.miss_window": 20,
+    "entrypoints.0.on_misses": MissPolicy.LIGHTER,
+}  # fmt: skip
+"""`main` with a limit of misses, after which `light` runs."""
+
+MAIN, LIGHT = valid_graph().entrypoints
+DARK = replace(LIGHT, role=EntryRole.STATE_ONLY, outputs=())
+TWO_FRAMES = (valid_graph().frames[0], replace(valid_graph().frames[0], name="f", stream="s", buffer=AUX))
 
 CASES: list[tuple[dict[str, Any], int | None, str]] = [
     ({"abi_version": 3}, None,
@@ -220,11 +236,68 @@ CASES: list[tuple[dict[str, Any], int | None, str]] = [
     ({"entrypoints.0.frames": ()}, None,
         "limit: entrypoint 0 ('main'): frames; expected 1..8; found 0"),
     ({"entrypoints.0.outputs": ()}, None,
-        "limit: entrypoint 0 ('main'): outputs; expected at least 1; found 0"),
+        "limit: entrypoint 0 (main): outputs; expected at least 1; found 0"),
     ({"entrypoints.0.budget_ns": 0}, None,
         "budget: entrypoint 0 ('main'): budget; expected 1..600000000000 ns; found 0"),
     ({"entrypoints.0.budget_ns": 600_000_000_001}, None,
         "budget: entrypoint 0 ('main'): budget; expected 1..600000000000 ns; found 600000000001"),
+    ({"entrypoints.0.role": EntryRole.UNSPECIFIED}, None,
+        "entry-role: entrypoint 0 (main): its role is not stated"),
+    ({"entrypoints.0.role": EntryRole.UNSCHEDULED}, None,
+        "entry-role: entrypoint 0 (main): the primary is entrypoint 0, and no other; expected primary; found "
+        "unscheduled"),
+    ({"entrypoints.1.role": EntryRole.PRIMARY}, None,
+        "entry-role: entrypoint 1 (light): the primary is entrypoint 0, and no other; expected another role; found "
+        "primary"),
+    ({"entrypoints": (MAIN, LIGHT, replace(LIGHT, name="third"))}, None,
+        "entry-role: entrypoint 2 (third): a second lighter entrypoint; expected at most 1; found 2"),
+    ({**STATE_ONLY, "entrypoints": (MAIN, DARK, replace(DARK, name="third"))}, None,
+        "entry-role: entrypoint 2 (third): a second state only entrypoint; expected at most 1; found 2"),
+    ({**STATE_ONLY, "entrypoints.1.outputs": (0,)}, None,
+        "entry-role: entrypoint 1 (light): outputs of an entrypoint that publishes nothing; expected none; found (0,)"),
+    ({**STATE_ONLY, "entrypoints.1.deadline_ns": 1}, None,
+        "entry-role: entrypoint 1 (light): deadline of an entrypoint that publishes nothing; expected 0; found 1"),
+    ({"entrypoints.1.role": EntryRole.STATE_ONLY, "entrypoints.1.outputs": ()}, None,
+        "entry-role: entrypoint 1 (light): no launch of it writes a state; expected at least 1 written state; found 0"),
+    ({"entrypoints.1.outputs": (1,0)}, None,
+        "entry-role: entrypoint 1 (light): outputs of a lighter entrypoint; expected the primary's, (0, 1); found "
+        "(1, 0)"),
+    ({"entrypoints.1.outputs": ()}, None,
+        "limit: entrypoint 1 (light): outputs; expected at least 1; found 0"),
+    ({"frames": TWO_FRAMES, "buffers.5.kind": BufferKind.FRAME, "buffers.5.size_bytes": 64, "buffers.5.align_bytes": 64,
+      "aux": (), "entrypoints.0.aux": (), "entrypoints.1.frames": (0, 1)}, None,
+        "entry-role: entrypoint 1 (light): frames of a lighter entrypoint; expected the primary's, (0,); found (0, 1)"),
+    ({**STATE_ONLY, "frames": TWO_FRAMES, "buffers.5.kind": BufferKind.FRAME, "buffers.5.size_bytes": 64,
+      "buffers.5.align_bytes": 64, "aux": (), "entrypoints.0.aux": (), "entrypoints.1.frames": (1,)}, None,
+        "entry-role: entrypoint 1 (light): frames of a state only entrypoint; expected some of the primary's, (0,); "
+        "found (1,)"),
+    ({"entrypoints.0.aux": (), "entrypoints.1.aux": (0,)}, None,
+        "entry-role: entrypoint 1 (light): aux of a lighter entrypoint; expected some of the primary's, (); found "
+        "(0,)"),
+    ({"entrypoints.1.max_skew_ns": 5}, None,
+        "entry-role: entrypoint 1 (light): skew of a lighter entrypoint; expected the primary's, 0 ns; found 5"),
+    ({"entrypoints.0.on_misses": MissPolicy.UNSPECIFIED}, None,
+        "miss-policy: entrypoint 0 (main): what it does on misses is not stated"),
+    ({"entrypoints.0.on_misses": MissPolicy.SKIP}, None,
+        "miss-policy: entrypoint 0 (main): limit and policy without a window of runs; expected 0, none; found 0, skip"),
+    ({"entrypoints.0.miss_limit": 3}, None,
+        "miss-policy: entrypoint 0 (main): limit and policy without a window of runs; expected 0, none; found 3, none"),
+    ({**MISSES, "entrypoints.0.miss_window": 2}, None,
+        "miss-policy: entrypoint 0 (main): window of runs; expected above the limit of 2, at most 65536; found 2"),
+    ({**MISSES, "entrypoints.0.miss_window": 65537}, None,
+        "miss-policy: entrypoint 0 (main): window of runs; expected above the limit of 2, at most 65536; found 65537"),
+    ({**MISSES, "entrypoints.0.deadline_ns": 0}, None,
+        "miss-policy: entrypoint 0 (main): a limit of misses where nothing can miss; expected a primary or lighter "
+        "entrypoint with a deadline; found primary, deadline 0 ns"),
+    ({"entrypoints.1.role": EntryRole.UNSCHEDULED, "entrypoints.1.deadline_ns": 9, "entrypoints.1.miss_window": 1},
+        None, "miss-policy: entrypoint 1 (light): a limit of misses where nothing can miss; expected a primary or "
+        "lighter entrypoint with a deadline; found unscheduled, deadline 9 ns"),
+    ({**MISSES, "entrypoints.1.role": EntryRole.UNSCHEDULED}, None,
+        "miss-policy: entrypoint 0 (main): no lighter entrypoint to fall back to; expected none, skip or stop; found "
+        "lighter"),
+    ({"entrypoints.1.deadline_ns": 9, "entrypoints.1.miss_window": 1, "entrypoints.1.on_misses": MissPolicy.LIGHTER},
+        None, "miss-policy: entrypoint 1 (light): no lighter entrypoint to fall back to; expected none, skip or stop; "
+        "found lighter"),
     ({"entrypoints.1.first_launch": 6, "entrypoints.1.launch_count": 1}, 5,
         "orphan-launch: launch 5: no entrypoint runs it"),
     ({"goldens.0.entrypoint": 2}, None,

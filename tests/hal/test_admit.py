@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abi.graph import Access, Argument, Buffer, BufferKind, Entrypoint, Graph, Launch, Program
+from abi.graph import Access, Argument, Buffer, BufferKind, Entrypoint, EntryRole, Graph, Launch, MissPolicy, Program
 from hal.admit import Admission, AdmissionRefused, ArenaRange, EntryReport, Limits, Target, admit
 from hal.admit_flow import Flow
 from hal.limits import MAX_FRAMES_PER_RUN
-from tests.hal.admission_cases import CASES
+from tests.hal.admission_cases import CASES, MISSES, STATE_ONLY
 from tests.support.graphs import (
     AUX,
     BOTH,
@@ -200,9 +200,47 @@ def _with_frames(count: int) -> Graph:
         launches=(*graph.launches[:3], *launches, *graph.launches[3:]),
         entrypoints=(
             replace(main, launch_count=main.launch_count + len(extra), frames=tuple(range(count))),
-            replace(graph.entrypoints[1], first_launch=main.launch_count + len(extra)),
+            replace(graph.entrypoints[1], first_launch=main.launch_count + len(extra), role=EntryRole.UNSCHEDULED),
         ),
     )
+
+
+# Roles of entrypoints.
+
+
+def test_an_entrypoint_may_do_nothing_but_keep_state_in_step() -> None:
+    graph = edit_all(valid_graph(), STATE_ONLY)
+    assert [report.name for report in admitted(graph).entrypoints] == ["main", "light"]
+    admitted(edit(graph, "entrypoints.1.frames", (0,)))
+    text = "golden: golden 2: size; expected 64 bytes of written state; found 32"
+    assert str(refused(edit(graph, "goldens.2.output_bytes", 32))) == text
+
+
+def test_a_lighter_entrypoint_may_take_fewer_aux_inputs_and_all() -> None:
+    graph = edit(valid_graph(), "launches.5.arguments.1", Argument(AUX, 0, 16))
+    assert str(refused(graph)).startswith("not-bound: launch 5")
+    admitted(edit(graph, "entrypoints.1.aux", (0,)))
+
+
+def test_a_limit_of_misses_is_as_wide_as_its_window_allows() -> None:
+    for limit, window in ((0, 1), (65535, 65536)):
+        edits = {**MISSES, "entrypoints.0.miss_limit": limit, "entrypoints.0.miss_window": window}
+        admitted(edit_all(valid_graph(), edits))
+
+
+def test_every_policy_is_open_to_a_primary_and_all_but_falling_back_to_the_lighter() -> None:
+    for policy in (MissPolicy.NONE, MissPolicy.SKIP, MissPolicy.LIGHTER, MissPolicy.STOP):
+        admitted(edit_all(valid_graph(), {**MISSES, "entrypoints.0.on_misses": policy}))
+        edits = {path.replace(".0.", ".1."): value for path, value in MISSES.items()}
+        edits["entrypoints.1.on_misses"] = policy
+        if policy is not MissPolicy.LIGHTER:
+            admitted(edit_all(valid_graph(), edits))
+
+
+def test_harnesses_may_have_entrypoints_of_their_own() -> None:
+    other = {"entrypoints.1.role": EntryRole.UNSCHEDULED, "entrypoints.1.outputs": (1, 0),
+             "entrypoints.1.deadline_ns": 5, "entrypoints.1.max_skew_ns": 7}  # fmt: skip
+    admitted(edit_all(valid_graph(), other))
 
 
 # Where code is one binary a program, and launches have three axes.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abi.graph import BufferKind
+from abi.graph import BufferKind, EntryRole
 from hal import cpu_executable
 from hal.accelerator import DeviceOptions, SealedSpan, open_accelerator
 from hal.bindings import Bindings
@@ -373,7 +373,7 @@ def test_a_runtime_of_another_version_is_refused(cpu: CpuAccelerator, monkeypatc
 
 def test_a_graph_without_weights_or_arena_needs_no_memory_for_them(cpu: CpuAccelerator) -> None:
     module = subject.module()
-    entry = replace(module.graph.entrypoints[subject.LONG], first_launch=0)
+    entry = replace(module.graph.entrypoints[subject.LONG], first_launch=0, role=EntryRole.PRIMARY)
     used = (subject.FRAME, subject.OUT)
     launch = module.graph.launches[4]
     arguments = tuple(replace(a, buffer=used.index(a.buffer)) for a in launch.arguments)

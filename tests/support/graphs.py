@@ -15,6 +15,7 @@ from abi.graph import (
     BufferKind,
     DType,
     Entrypoint,
+    EntryRole,
     FrameInput,
     GoldenVector,
     Graph,
@@ -87,7 +88,7 @@ def valid_graph() -> Graph:
         ),
         entrypoints=(
             Entrypoint("main", 0, 5, (0,), (0,), (0, 1), 1000),
-            Entrypoint("light", 5, 2, (0,), (), (1, 0), 1000),
+            Entrypoint("light", 5, 2, (0,), (), (0, 1), 1000, role=EntryRole.LIGHTER),
         ),
         goldens=(GoldenVector(0, 1, 0, 64), GoldenVector(0, 2, 64, 64), GoldenVector(1, 1, 128, 64)),
     )  # fmt: skip
