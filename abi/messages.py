@@ -71,6 +71,9 @@ class CommandKind(IntEnum):
     RESUME = 5
     RESET_STATE = 6
     METRICS = 7
+    SNAPSHOT_STATE = 8
+    RESTORE_STATE = 9
+    SHADOW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class Subscribed:
 class Command:
     command: CommandKind
     argument: str = ""
+    frames: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +313,7 @@ _STRUCTS: Final[dict[Kind, tuple[type[Message], Any, Callable[[Any], Message]]]]
     Kind.COMMAND: (
         Command,
         _S.Command,
-        lambda m: Command(_enum(CommandKind, m.command.raw, "command"), _text(m.argument, "argument")),
+        lambda m: Command(_enum(CommandKind, m.command.raw, "command"), _text(m.argument, "argument"), m.frames),
     ),
     Kind.REPLY: (Reply, _S.Reply, lambda m: Reply(_enum(CommandKind, m.command.raw, "command"), str(m.body))),
 }

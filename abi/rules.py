@@ -51,7 +51,11 @@ def bad_format(error: FormatError) -> m.Refusal:
 def _descriptors(message: Message) -> int:
     if isinstance(message, m.RegisterBuffers):
         return message.slots + 1
-    return 1 if isinstance(message, m.Subscribed) else 0
+    if isinstance(message, m.Command):
+        return int(message.command is m.CommandKind.RESTORE_STATE)
+    if isinstance(message, m.Reply):
+        return int(message.command is m.CommandKind.SNAPSHOT_STATE)
+    return int(isinstance(message, m.Subscribed))
 
 
 def _refusal(message: Message, code: RefusalCode, what: str, expected: str, found: str) -> m.Refusal:

@@ -1,7 +1,7 @@
 """The `.capnp` schemas, loaded once, and codecs for their flat structs.
 
-`frame`, `session`, `result` and `graph` are pycapnp modules. A *flat* struct (no pointers, defaults, bit fields
-or unions) always has the same length and its fields the same places, so `FlatCodec` derives one `struct.Struct`
+`frame`, `session`, `result`, `graph` and `state` are pycapnp modules. A *flat* struct (no pointers, defaults, bit
+fields or unions) always has the same length and its fields the same places, so `FlatCodec` derives one `struct.Struct`
 from the schema node and needs no pycapnp per packet. Its bytes equal pycapnp's: an 8-byte segment table, an
 8-byte root pointer (Cap'n Proto encoding, "Serialization Over a Stream" and "Structs"), the data words.
 """
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import capnp
 
-__all__ = ["FlatCodec", "FlatError", "SchemaError", "frame", "graph", "result", "session", "snake_case"]
+__all__ = ["FlatCodec", "FlatError", "SchemaError", "frame", "graph", "result", "session", "snake_case", "state"]
 
 _HERE = Path(__file__).resolve().parent
 _IMPORTS = [str(Path(capnp.__file__).resolve().parent.parent)]  # so that "/capnp/c++.capnp" resolves
@@ -41,6 +41,7 @@ frame: Any = _load("frame.capnp")
 result: Any = _load("result.capnp")
 session: Any = _load("session.capnp")
 graph: Any = _load("graph.capnp")
+state: Any = _load("state.capnp")
 
 
 class SchemaError(TypeError):

@@ -239,15 +239,23 @@ enum CommandKind {
   resume @5;       # take frames again after drain
   resetState @6;   # recurrent state to its initial value; epoch + 1
   metrics @7;      # answers with OpenMetrics text
+  snapshotState @8; # `argument`: model; the Reply comes with a descriptor: its recurrent state (state.capnp)
+  restoreState @9; # `argument`: model; the Command comes with such a descriptor; epoch + 1
+  shadow @10;      # `argument`: path of a bundle that runs on the same frames and publishes nothing; empty: end it
 }
 
 struct Command {
+  # Comes with one descriptor if it is restoreState: a snapshot in a memfd sealed against writing; else with none.
   command @0 :CommandKind;
   argument @1 :Text;
+  # A path, or a model's name. Empty where only one model can be meant.
+  frames @2 :UInt32;
+  # shadow: how many runs to compare before it ends by itself; 0: until it is ended. Else 0.
 }
 
 struct Reply {
-  # Answers one Command that was carried out. A refused one is answered by Refusal.
+  # Answers one Command that was carried out. A refused one is answered by Refusal. Comes with one descriptor if it
+  # answers snapshotState: a memfd that can never change again; else with none.
   command @0 :CommandKind;
   body @1 :Text;
   # JSON, or text for metrics.

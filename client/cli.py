@@ -215,6 +215,38 @@ def _activate(parsed: argparse.Namespace) -> dict[str, object]:
     return _ask(parsed, "activate", os.path.abspath(parsed.bundle))
 
 
+def _rollback(parsed: argparse.Namespace) -> dict[str, object]:
+    with _control(parsed) as control:
+        return control.rollback(model=parsed.model)
+
+
+def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
+    from abi.snapshot import decode
+
+    with _control(parsed) as control:
+        data = control.snapshot_state(parsed.model)
+    snapshot, _ = decode(data)
+    with open(parsed.output, "xb") as file:
+        file.write(data)
+    return {
+        "snapshot": parsed.output,
+        "model": snapshot.model,
+        "digest": snapshot.model_digest.hex(),
+        "state_epoch": snapshot.state_epoch,
+        "states": [
+            {"name": one.name, "dtype": one.dtype.name.lower(), "shape": list(one.shape)} for one in snapshot.states
+        ],
+        "bytes": len(data),
+    }
+
+
+def _restore_state(parsed: argparse.Namespace) -> dict[str, object]:
+    with open(parsed.snapshot, "rb") as file:
+        data = file.read()
+    with _control(parsed) as control:
+        return control.restore_state(data, parsed.model)
+
+
 def _metrics(parsed: argparse.Namespace) -> str:
     with _control(parsed) as control:
         return control.metrics()
@@ -229,10 +261,12 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, object] | str]] = 
     "audit": _audit_verify,
     "status": lambda parsed: _ask(parsed, "status"),
     "activate": _activate,
-    "rollback": lambda parsed: _ask(parsed, "rollback"),
+    "rollback": _rollback,
     "drain": lambda parsed: _ask(parsed, "drain"),
     "resume": lambda parsed: _ask(parsed, "resume"),
-    "reset-state": lambda parsed: _ask(parsed, "reset_state"),
+    "reset-state": lambda parsed: _ask(parsed, "reset_state", parsed.model),
+    "snapshot-state": _snapshot_state,
+    "restore-state": _restore_state,
     "metrics": _metrics,
 }
 
@@ -248,6 +282,9 @@ def _parser() -> argparse.ArgumentParser:
     device.add_argument("--device", default="cpu", help="the driver to use (default: cpu)")
     running = argparse.ArgumentParser(add_help=False)
     running.add_argument("--sockets", default=SOCKET_DIRECTORY, help=f"the socket folder (default: {SOCKET_DIRECTORY})")
+
+    model = argparse.ArgumentParser(add_help=False)
+    model.add_argument("--model", default="", help="the model's name; needed where several could be meant")
 
     def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
@@ -270,10 +307,14 @@ def _parser() -> argparse.ArgumentParser:
     add("activate", "verify a bundle and let it serve; refused, what served before goes on", running).add_argument(
         "bundle"
     )
-    add("rollback", "back to the model that served before", running)
+    add("rollback", "back to the model that served before", running, model)
     add("drain", "refuse new frames and finish those in flight", running)
     add("resume", "take frames again after drain", running)
-    add("reset-state", "recurrent state to its initial value", running)
+    add("reset-state", "recurrent state to its initial value", running, model)
+    snapshot = add("snapshot-state", "write a model's recurrent state to a new file", running, model)
+    snapshot.add_argument("-o", "--output", required=True, help="the file; it must not exist")
+    restore = add("restore-state", "give a model the recurrent state of a snapshot", running, model)
+    restore.add_argument("snapshot")
     add("metrics", "print all counters as OpenMetrics text", running)
     return top
 

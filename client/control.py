@@ -15,6 +15,8 @@ from typing import Any, Final, Self
 from abi.messages import AuxSet, Command, CommandKind, Reply, Role, SetAux
 from client.connection import Connection
 from client.errors import ConnectionLost
+from hal.error import HalError
+from hal.memory import CONSTANT, Mapping, file_bytes, seal_copy, seals
 
 __all__ = ["Control"]
 
@@ -52,9 +54,9 @@ class Control:
         """Verify, admit and switch to a bundle, by its path as the daemon sees it. Refused: the old one serves on."""
         return self._json(CommandKind.ACTIVATE, os.fspath(bundle), timeout_s)
 
-    def rollback(self, timeout_s: float = ACTIVATION_TIMEOUT_S) -> dict[str, Any]:
-        """Back to the previous model."""
-        return self._json(CommandKind.ROLLBACK, timeout_s=timeout_s)
+    def rollback(self, timeout_s: float = ACTIVATION_TIMEOUT_S, *, model: str = "") -> dict[str, Any]:
+        """Back to the previous model. `model`: its name, needed where several were replaced."""
+        return self._json(CommandKind.ROLLBACK, model, timeout_s)
 
     def drain(self) -> dict[str, Any]:
         """Refuse new frames and finish those in flight."""
@@ -64,9 +66,29 @@ class Control:
         """Take frames again after `drain`."""
         return self._json(CommandKind.RESUME)
 
-    def reset_state(self) -> dict[str, Any]:
-        """Recurrent state to its initial value."""
-        return self._json(CommandKind.RESET_STATE)
+    def reset_state(self, model: str = "") -> dict[str, Any]:
+        """Recurrent state to its initial value. `model`: its name, needed where several serve."""
+        return self._json(CommandKind.RESET_STATE, model)
+
+    def snapshot_state(self, model: str = "") -> bytes:
+        """A model's recurrent state as it is between two runs, for `abi.snapshot.decode` and for `restore_state`.
+
+        Its header names the last run that it holds (timeline and fence value, as in receipts).
+        """
+        self._command(CommandKind.SNAPSHOT_STATE, model)
+        return self._take_memory()
+
+    def restore_state(self, snapshot: bytes | bytearray | memoryview, model: str = "") -> dict[str, Any]:
+        """Replaces a model's recurrent state by a snapshot of it; the frames that run from here see it.
+
+        The state's epoch rises. Refused where it is not this model's, by its digest, or by a state's name, dtype or
+        shape; see `daemon.state_keeper` for what another release may take over.
+        """
+        descriptor = seal_copy("fenced-state", snapshot)
+        try:
+            return self._json(CommandKind.RESTORE_STATE, model, descriptors=(descriptor,))
+        finally:
+            os.close(descriptor)
 
     def metrics(self) -> str:
         """All counters as OpenMetrics text."""
@@ -80,12 +102,42 @@ class Control:
         """End the session."""
         self._connection.close()
 
-    def _command(self, command: CommandKind, argument: str = "", timeout_s: float | None = None) -> str:
-        wait_s = self._timeout_s if timeout_s is None else timeout_s
-        return self._connection.request(Command(command, argument), Reply, wait_s).body
+    def _take_memory(self) -> bytes:
+        """The bytes of the memory that came with the answer. Raises ConnectionLost where it could still change."""
+        descriptors = self._connection.take_descriptors()
+        try:
+            size = file_bytes(descriptors[0])
+            if seals(descriptors[0]) & CONSTANT != CONSTANT:
+                raise ConnectionLost("the daemon's answer comes in memory that can still change")
+            return bytes(Mapping.of(descriptors[0], size).view)
+        except HalError as error:
+            raise ConnectionLost(f"the daemon's answer comes in no memory: {error}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def _json(self, command: CommandKind, argument: str = "", timeout_s: float | None = None) -> dict[str, Any]:
-        body = self._command(command, argument, timeout_s)
+    def _command(
+        self,
+        command: CommandKind,
+        argument: str = "",
+        timeout_s: float | None = None,
+        *,
+        frames: int = 0,
+        descriptors: tuple[int, ...] = (),
+    ) -> str:
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._connection.request(Command(command, argument, frames), Reply, wait_s, descriptors).body
+
+    def _json(
+        self,
+        command: CommandKind,
+        argument: str = "",
+        timeout_s: float | None = None,
+        *,
+        frames: int = 0,
+        descriptors: tuple[int, ...] = (),
+    ) -> dict[str, Any]:
+        body = self._command(command, argument, timeout_s, frames=frames, descriptors=descriptors)
         try:
             answer = json.loads(body) if body else {}
         except ValueError as error:

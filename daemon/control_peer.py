@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable
 from typing import Protocol
 
 from abi import messages as m
 from abi.messages import CommandKind, Role
-from abi.packet import Kind, RefusalCode
 from abi.session import Event
+from daemon.command import Attached, Body, CommandRefused, Done, Outcome
 from daemon.config import Config
 from daemon.peer import Arrival, Peer, PeerContext
+from daemon.state_keeper import StateKeeper
 from daemon.transport import Descriptors
-
-Body = Mapping[str, object]
-Done = Callable[["Body | CommandRefused"], None]
-
-
-class CommandRefused(Exception):
-    """A command was not carried out; nothing changed."""
-
-    def __init__(self, code: RefusalCode, what: str, expected: str, found: str, action: str) -> None:
-        super().__init__(f"{what}: expected {expected}, found {found}; {action}")
-        self.refusal = m.Refusal(code, Kind.COMMAND, what, expected, found, action)
 
 
 class ControlHost(Protocol):
     """What an operator's session needs of the daemon. A long command calls `done` on the loop's thread later."""
 
     config: Config
+    keeper: StateKeeper
 
     def status(self) -> Body: ...
 
@@ -42,8 +34,6 @@ class ControlHost(Protocol):
     def drain(self, done: Done) -> None: ...
 
     def resume(self, done: Done) -> None: ...
-
-    def reset_state(self, model: str, done: Done) -> None: ...
 
     def set_aux(self, message: m.SetAux, now_ns: int) -> m.Refusal | None: ...
 
@@ -72,7 +62,7 @@ class ControlPeer(Peer):
         match event:
             case m.Command():
                 self._pending = True
-                self._carry_out(event)
+                self._carry_out(event, descriptors)
             case m.SetAux():
                 refusal = self._host.set_aux(event, now_ns)
                 if refusal is None:
@@ -82,13 +72,15 @@ class ControlPeer(Peer):
             case _:
                 super().handle(event, descriptors, now_ns)
 
-    def _carry_out(self, command: m.Command) -> None:
-        def done(outcome: Body | CommandRefused) -> None:
+    def _carry_out(self, command: m.Command, descriptors: Descriptors) -> None:
+        def done(outcome: Outcome) -> None:
             if isinstance(outcome, CommandRefused):
                 self._pending = False
                 self.refuse(outcome.refusal)
+            elif isinstance(outcome, Attached):
+                self._reply_with(command, outcome)
             else:
-                self._reply(command, json.dumps(outcome, separators=(",", ":")))
+                self._reply(command, _json(outcome))
 
         host, argument = self._host, command.argument
         match command.command:
@@ -105,10 +97,25 @@ class ControlPeer(Peer):
             case CommandKind.RESUME:
                 host.resume(done)
             case CommandKind.RESET_STATE:
-                host.reset_state(argument, done)
-            case CommandKind.UNSPECIFIED:  # the session machine has refused it already
+                host.keeper.reset(argument, done)
+            case CommandKind.SNAPSHOT_STATE:
+                host.keeper.snapshot(argument, done)
+            case CommandKind.RESTORE_STATE:
+                (descriptor,) = descriptors.held  # as many as the session machine has seen to
+                host.keeper.restore(argument, descriptor, done)
+            case CommandKind.UNSPECIFIED | CommandKind.SHADOW:  # the session machine has refused it already
                 raise TypeError("an unspecified command")
 
-    def _reply(self, command: m.Command, body: str) -> None:
+    def _reply(self, command: m.Command, body: str, descriptors: tuple[int, ...] = ()) -> None:
         self._pending = False
-        self.say(m.Reply(command.command, body))
+        self.say(m.Reply(command.command, body), descriptors)
+
+    def _reply_with(self, command: m.Command, answer: Attached) -> None:
+        try:
+            self._reply(command, _json(answer.body), (answer.descriptor,))
+        finally:
+            os.close(answer.descriptor)
+
+
+def _json(body: Body) -> str:
+    return json.dumps(body, separators=(",", ":"))

@@ -19,9 +19,9 @@ from daemon import __version__, guard
 from daemon.activation import Activator
 from daemon.audit import AuditLog
 from daemon.camera_stream import CameraStream
+from daemon.command import Body, CommandRefused, Done, Outcome
 from daemon.config import Config
 from daemon.consumer_peer import Subscription
-from daemon.control_peer import Body, CommandRefused, Done
 from daemon.device_watch import DeviceWatch
 from daemon.health import Notifier, Watchdog
 from daemon.in_fence import InFences
@@ -36,6 +36,7 @@ from daemon.refusal import ModelRefused, refused
 from daemon.roster import Roster
 from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
+from daemon.state_keeper import StateKeeper
 from daemon.status import metrics_text, status_body
 from daemon.trust_store import VehicleTrust
 from hal.accelerator import LIBRARIES, open_accelerator
@@ -87,6 +88,7 @@ class Service:
         self.roster = Roster(self.accelerator, config, self.loop, self._publisher)
         self.roster.on_outputs_changed = self._end_subscriptions
         self.roster.on_device_error = self._device_error
+        self.keeper = StateKeeper(self.roster, self.audit)
         self.watch = DeviceWatch(self.accelerator, self.loop, self._device_reset, self._device_lost)
         machine = describe_machine(self.accelerator, config.limits.model_memory_bytes)
         loader = ModelLoader(self.accelerator, self.trust, machine, self.audit, config.limits.bundle_bytes)
@@ -237,21 +239,6 @@ class Service:
             self.roster.resume()
         done({"state": self.state})
 
-    def reset_state(self, model: str, done: Done) -> None:
-        """Recurrent state to its initial value."""
-        names = [model] if model else list(self.roster.pipelines)
-        pipeline = self.roster.pipelines.get(names[0]) if len(names) == 1 else None
-        if pipeline is None:
-            expected = f"one of {', '.join(self.roster.pipelines)}"
-            found = model or "none named"
-            done(CommandRefused(RefusalCode.NOT_READY, "model", expected, found, "name one of them"))
-            return
-        pipeline.between_runs(lambda: self._reset_state(pipeline, done))
-
-    def _reset_state(self, pipeline: Pipeline, done: Done) -> None:
-        pipeline.reset_state()
-        done({"model": pipeline.model.name, "state_epoch": pipeline.state_epoch})
-
     # loading and switching
 
     def _load_next(self) -> None:
@@ -268,7 +255,7 @@ class Service:
         self._notifier.send(READY=1, STATUS=f"serving {served}")
 
     def _loaded_at_start(self, path: str, outcome: LoadedModel | ModelRefused) -> None:
-        def done(answer: Body | CommandRefused) -> None:
+        def done(answer: Outcome) -> None:
             if isinstance(answer, CommandRefused):
                 self.context.log.error(f"{path} must serve and cannot: the daemon ends")
                 self._exit_status = EXIT_REFUSED

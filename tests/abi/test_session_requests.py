@@ -220,7 +220,9 @@ def test_an_unknown_command_is_refused_by_name() -> None:
     refusal = only(link.daemon.receive(wire(unknown)))
     assert refusal.code is RefusalCode.UNKNOWN_COMMAND
     assert (refusal.what, refusal.found) == ("command", "an unknown one")
-    assert refusal.expected == "one of STATUS, ACTIVATE, ROLLBACK, DRAIN, RESUME, RESET_STATE, METRICS"
+    assert refusal.expected == (
+        "one of STATUS, ACTIVATE, ROLLBACK, DRAIN, RESUME, RESET_STATE, METRICS, SNAPSHOT_STATE, RESTORE_STATE, SHADOW"
+    )
     assert local(lambda: link.client.send(unknown))[0] == "COMMAND command"
 
 
@@ -268,3 +270,15 @@ def test_an_aux_input_is_answered_by_its_name() -> None:
     expected = ("AUX_SET name", "that of the SetAux that waits", "mass")
     assert local(lambda: link.daemon.send(m.AuxSet("mass"))) == expected
     assert remote(lambda: link.client.receive(wire(m.AuxSet("mass"))))[:3] == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind in m.CommandKind if kind])
+def test_only_a_snapshot_travels_with_a_descriptor(kind: m.CommandKind) -> None:
+    link = Link(Role.CONTROL).greet()
+    there, back = int(kind is m.CommandKind.RESTORE_STATE), int(kind is m.CommandKind.SNAPSHOT_STATE)
+    for wrong in {0, 1, 2} - {there}:
+        assert local(lambda n=wrong: link.client.send(m.Command(kind), n))[1:] == (str(there), str(wrong))  # type: ignore[misc]
+    assert only(link.ask(m.Command(kind), there)) == m.Command(kind)
+    for wrong in {0, 1, 2} - {back}:
+        assert local(lambda n=wrong: link.daemon.send(m.Reply(kind, "{}"), n))[1:] == (str(back), str(wrong))  # type: ignore[misc]
+    assert only(link.answer(m.Reply(kind, "{}"), back)) == m.Reply(kind, "{}")

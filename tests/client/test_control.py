@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from abi.messages import CommandKind, Role
 from abi.packet import RefusalCode
 from client.control import Control
 from client.errors import ConnectionLost, Refused
+from hal.memory import create_sealed, seal_copy
 from tests.support.scripted import Peer, ScriptedDaemon, no_descriptor_leaks
 
 
@@ -108,3 +110,24 @@ def test_a_command_has_its_own_deadline(tmp_path: Path) -> None:
         pytest.raises(TimeoutError, match=r"no Reply within 0.01 s of Command"),
     ):
         control.rollback(timeout_s=0.01)
+
+
+def test_a_snapshot_in_memory_that_can_still_change_is_not_believed(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        peer.greet()
+        for made in (create_sealed("writable", 64), os.eventfd(0), seal_copy("constant", b"state")):
+            peer.receive()
+            peer.say(m.Reply(CommandKind.SNAPSHOT_STATE, "{}"), (made,))
+            os.close(made)
+        peer.until_end()
+
+    with (
+        no_descriptor_leaks(),
+        ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon,
+        Control(daemon.path) as control,
+    ):
+        with pytest.raises(ConnectionLost, match="can still change"):
+            control.snapshot_state()
+        with pytest.raises(ConnectionLost, match="comes in no memory"):
+            control.snapshot_state()
+        assert control.snapshot_state() == b"state"

@@ -73,7 +73,9 @@ def struct_name(kind: Kind) -> str:
 
 
 def kinds() -> str:
-    descriptors = {Kind.REGISTER_BUFFERS: "slots + 1", Kind.SUBSCRIBED: "1: the ring", Kind.SUBMIT: "0, or 1: in-fence"}
+    descriptors = {Kind.REGISTER_BUFFERS: "slots + 1", Kind.SUBSCRIBED: "1: the ring", Kind.SUBMIT: "0, or 1: in-fence",
+                   Kind.COMMAND: "0; 1: the snapshot of `restoreState`",
+                   Kind.REPLY: "0; 1: the snapshot of `snapshotState`"}  # fmt: skip
     rows: list[tuple[object, ...]] = [("kind", "struct", "sent by", "in sessions of", "descriptors")]
     for kind in Kind:
         found = [row for row in TRANSITIONS if row.kind is kind]
