@@ -1,4 +1,4 @@
-"""The cold packets as plain values: everything of a session but `abi.flat`'s Submit, Release and Result.
+"""The cold packets as plain values: everything of a session but the flat ones of `abi.flat` and `abi.tap`.
 
 One frozen dataclass for each struct of `session.capnp`, where the meaning of each field stands. `encode` makes a whole
 packet; `decode` reads a body and bounds every text and list in it. An ordinal that this version does not know is
@@ -27,11 +27,12 @@ from abi.packet import (
     encode_header,
 )  # fmt: skip
 from abi.stream_format import StreamFormat
+from abi.tap import Tap, TapNote, Tapped, TapStream, TapTopic
 
 __all__ = [
     "AuxSet", "BuffersRegistered", "Bye", "CloseStream", "Command", "CommandKind", "DeliveryPolicy", "Hello", "Message",
     "OpenStream", "Refusal", "RegisterBuffers", "Reply", "Role", "SetAux", "StreamOpened", "Subscribe", "Subscribed",
-    "Welcome", "decode", "encode", "is_name", "kind_of_message",
+    "Tap", "TapNote", "TapStream", "TapTopic", "Tapped", "Welcome", "decode", "encode", "is_name", "kind_of_message",
 ]  # fmt: skip
 
 MAX_NAME_BYTES: Final = 64
@@ -178,7 +179,7 @@ class Reply:
 
 Message = (
     Hello | Welcome | Refusal | Bye | OpenStream | StreamOpened | RegisterBuffers | BuffersRegistered | CloseStream
-    | SetAux | AuxSet | Subscribe | Subscribed | Command | Reply
+    | SetAux | AuxSet | Subscribe | Subscribed | Command | Reply | Tap | Tapped | TapStream | TapNote
 )  # fmt: skip
 
 
@@ -245,6 +246,16 @@ def _read_output(m: Any) -> OutputView:
     return OutputView(name, dtype, tuple(m.shape), unit, m.offset, m.sizeBytes, nan)
 
 
+def _read_tap_stream(m: Any) -> TapStream:
+    stream, format = _name(m.stream, "stream"), StreamFormat.from_message(m.format)
+    return TapStream(m.streamId, stream, format, m.slots, _text(m.withheld, "withheld"))
+
+
+def _read_tap_note(m: Any) -> TapNote:
+    topic, name = _enum(TapTopic, m.topic.raw, "topic"), _text(m.name, "name", 0, MAX_NAME_BYTES)
+    return TapNote(topic, name, m.timeNs, m.seenNs, bytes(m.value))
+
+
 def _write_subscribed(m: Any, message: Subscribed) -> None:
     m.subscriptionId, m.slots, m.slotBytes = message.subscription_id, message.slots, message.slot_bytes
     m.modelDigest = message.model_digest
@@ -266,16 +277,14 @@ def _clip(text: str) -> str:
     return text.encode("utf-8", "replace")[:MAX_CLIPPED_BYTES].decode("utf-8", "ignore")
 
 
-def _write_open_stream(m: Any, message: OpenStream) -> None:
-    m.stream = message.stream
-    message.format.to_message(m.init("format"))
-
-
 def _write_fields(m: Any, message: Message) -> None:
-    """Write a message whose fields are all scalars, enums, text or data."""
+    """Write a message whose fields are all scalars, enums, text, data or a StreamFormat."""
     for field in m.schema.fields_list:
         name = field.proto.name
         value = getattr(message, schema.snake_case(name))
+        if isinstance(value, StreamFormat):
+            value.to_message(m.init(name))
+            continue
         setattr(m, name, int(value) if isinstance(value, IntEnum) else value)
 
 
@@ -316,6 +325,10 @@ _STRUCTS: Final[dict[Kind, tuple[type[Message], Any, Callable[[Any], Message]]]]
         lambda m: Command(_enum(CommandKind, m.command.raw, "command"), _text(m.argument, "argument"), m.frames),
     ),
     Kind.REPLY: (Reply, _S.Reply, lambda m: Reply(_enum(CommandKind, m.command.raw, "command"), str(m.body))),
+    Kind.TAP: (Tap, _S.Tap, lambda m: Tap(m.pixels)),
+    Kind.TAPPED: (Tapped, _S.Tapped, lambda m: Tapped(m.tapId)),
+    Kind.TAP_STREAM: (TapStream, _S.TapStream, _read_tap_stream),
+    Kind.TAP_NOTE: (TapNote, _S.TapNote, _read_tap_note),
 }
 _KINDS: Final = {entry[0]: kind for kind, entry in _STRUCTS.items()}
 
@@ -330,9 +343,7 @@ def encode(message: Message, descriptors: int = 0) -> bytes:
     kind = _KINDS[type(message)]
     builder = _STRUCTS[kind][1].new_message(num_first_segment_words=MAX_PACKET_BYTES // 8)  # so that one will do
     try:
-        if isinstance(message, OpenStream):
-            _write_open_stream(builder, message)
-        elif isinstance(message, Refusal):
+        if isinstance(message, Refusal):
             _write_refusal(builder, message)
         elif isinstance(message, Subscribed):
             _write_subscribed(builder, message)

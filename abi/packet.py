@@ -48,6 +48,12 @@ class Kind(IntEnum):
     COMMAND = 16
     REPLY = 17
     AUX_SET = 18
+    TAP = 19
+    TAPPED = 20
+    TAP_STREAM = 21
+    TAP_FRAME = 22
+    TAP_END = 23
+    TAP_NOTE = 24
 
 
 class RefusalCode(IntEnum):
@@ -130,8 +136,8 @@ def decode_header(packet: bytes | bytearray | memoryview, descriptor_count: int)
     _, version, descriptors, flags, reserved = HEADER.unpack_from(packet)
     if version != ABI_VERSION:
         raise RemoteProtocolError("abiVersion", str(ABI_VERSION), str(version), kind, RefusalCode.ABI_VERSION)
-    if not Kind.INVALID < kind <= Kind.AUX_SET:
-        raise RemoteProtocolError("kind", f"{Kind.HELLO:d}..{Kind.AUX_SET:d}", str(kind), kind)
+    if not Kind.INVALID < kind <= Kind.TAP_NOTE:
+        raise RemoteProtocolError("kind", f"{Kind.HELLO:d}..{Kind.TAP_NOTE:d}", str(kind), kind)
     if flags or reserved:
         raise RemoteProtocolError("header flags and reserved", "0, 0", f"{flags}, {reserved}", kind)
     if descriptors != descriptor_count:

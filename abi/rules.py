@@ -25,12 +25,15 @@ MAX_QUEUE: Final = 64  # results that may wait for a consumer
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the session knows: its role, its streams and subscriptions by id, and the request that has no answer yet."""
+    """What the session knows: its role, its streams and subscriptions by id, the request that has no answer yet,
+    and whether it is tapped.
+    """
 
     role: Role
     streams: Mapping[int, DaemonStream] | Mapping[int, CameraStream]
     subscriptions: Mapping[int, m.Subscribed]
     waiting: Message | None
+    tapped: bool = False
 
 
 def problem(message: Message, descriptors: int, facts: Facts) -> m.Refusal | None:
@@ -51,6 +54,8 @@ def bad_format(error: FormatError) -> m.Refusal:
 def _descriptors(message: Message) -> int:
     if isinstance(message, m.RegisterBuffers):
         return message.slots + 1
+    if isinstance(message, m.TapStream):
+        return message.slots + 1 if message.slots else 0
     if isinstance(message, m.Command):
         return int(message.command is m.CommandKind.RESTORE_STATE)
     if isinstance(message, m.Reply):
@@ -168,6 +173,33 @@ def _reply(message: m.Reply, facts: Facts) -> m.Refusal | None:
     return None
 
 
+def _tap(message: m.Tap, facts: Facts) -> m.Refusal | None:
+    return _refusal(message, RefusalCode.LIMIT, "tap", "one of a session", "another") if facts.tapped else None
+
+
+def _tapped(message: m.Tapped, facts: Facts) -> m.Refusal | None:
+    return None if isinstance(facts.waiting, m.Tap) else _unasked(message)
+
+
+def _tap_stream(message: m.TapStream, facts: Facts) -> m.Refusal | None:
+    if message.slots > MAX_SLOTS:
+        return _refusal(message, RefusalCode.PROTOCOL, "slots", f"0..{MAX_SLOTS}", str(message.slots))
+    return _untapped(message, facts)
+
+
+def _tap_note(message: m.TapNote, facts: Facts) -> m.Refusal | None:
+    if message.topic is m.TapTopic.UNSPECIFIED:
+        known = ", ".join(topic.name for topic in m.TapTopic if topic)
+        return _refusal(message, RefusalCode.PROTOCOL, "topic", f"one of {known}", "an unknown one")
+    return _untapped(message, facts)
+
+
+def _untapped(message: Message, facts: Facts) -> m.Refusal | None:
+    if facts.tapped:
+        return None
+    return _refusal(message, RefusalCode.PROTOCOL, "session", "one with a tap", "one without")
+
+
 def _unasked(message: Message) -> m.Refusal:
     kind = m.kind_of_message(message).name
     return _refusal(message, RefusalCode.PROTOCOL, "answer", "the refusal of a request that was not taken", kind)
@@ -189,4 +221,8 @@ _RULES: Final[Mapping[type[Message], Callable[[Any, Facts], m.Refusal | None]]] 
     m.Subscribed: _subscribed,
     m.Command: _command,
     m.Reply: _reply,
+    m.Tap: _tap,
+    m.Tapped: _tapped,
+    m.TapStream: _tap_stream,
+    m.TapNote: _tap_note,
 }

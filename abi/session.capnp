@@ -38,6 +38,12 @@ enum Kind {
   command @16;           # control to D  Command
   reply @17;             # D to control  Reply
   auxSet @18;            # D to camera or control  AuxSet
+  tap @19;               # consumer to D  Tap
+  tapped @20;            # D to consumer  Tapped
+  tapStream @21;         # D to consumer  TapStream, with the stream's memory, read-only
+  tapFrame @22;          # D to consumer  TapFrame (FLAT)
+  tapEnd @23;            # D to consumer  TapEnd (FLAT)
+  tapNote @24;           # D to consumer  TapNote
 }
 
 enum Role {
@@ -259,4 +265,85 @@ struct Reply {
   command @0 :CommandKind;
   body @1 :Text;
   # JSON, or text for metrics.
+}
+
+# A recorder's tap. It looks at frames and never holds one: nothing waits for it, and what does not fit into its socket
+# is dropped and counted (`missed`).
+
+struct Tap {
+  # Asks for everything that happens from here: streams, frames, notes. Once in a session; it may subscribe as well.
+  pixels @0 :Bool;
+  # Whether the memory of the frames is wanted; without it only what is said of them.
+}
+
+struct Tapped {
+  # Notes of the models that serve and of the aux inputs' present values follow, and a TapStream for each open stream.
+  tapId @0 :UInt32;
+  # Names the tap in `fenced status`.
+}
+
+struct TapStream {
+  # A stream is open. Descriptors, if there are slots: the lease page, then the buffers (RegisterBuffers), read-only.
+  #
+  # A slot may be copied from its TapFrame until the camera writes it again, which is at the earliest once its TapEnd
+  # was sent and, for a camera that takes the slot that is free longest, after the frames of all other slots. The
+  # reader reads the slot's control word, copies, and reads it again: unless it was TapFrame.controlWord both times the
+  # copy is discarded. This holds for cameras that keep the word (the client libraries do).
+  streamId @0 :UInt32;
+  stream @1 :Text;
+  format @2 :Frame.StreamFormat;
+  slots @3 :UInt32;
+  # 0: the pixels are not shared; `withheld` says why.
+  withheld @4 :Text;
+  # Empty where the pixels are shared or were not asked for.
+}
+
+struct TapFrame {
+  # FLAT. A frame was submitted, accepted, and its pixels are there.
+  streamId @0 :UInt32;
+  slot @1 :UInt32;
+  generation @2 :UInt64;
+  # These and the next five as in Submit.
+  sequence @3 :UInt64;
+  sofNs @4 :Int64;
+  eofNs @5 :Int64;
+  controlWord @6 :UInt64;
+  exposureNs @7 :UInt64;
+  receivedNs @8 :Int64;
+  # When the daemon took the Submit, CLOCK_MONOTONIC.
+  missed @9 :UInt64;
+  # Packets of this tap that were dropped before this one, in total.
+}
+
+struct TapEnd {
+  # FLAT. A frame has ended; also one of which there was no TapFrame.
+  streamId @0 :UInt32;
+  slot @1 :UInt32;
+  generation @2 :UInt64;
+  sequence @3 :UInt64;
+  status @4 :ReleaseStatus;
+  code @5 :RefusalCode;
+  # As in Release.
+  endedNs @6 :Int64;
+  # CLOCK_MONOTONIC.
+  missed @7 :UInt64;
+  # As in TapFrame.
+}
+
+enum TapTopic {
+  unspecified @0;  # never sent
+  model @1;        # a model serves: `name`; `value` is the SHA-256 of its signed statement, 32 bytes
+  aux @2;          # an aux input was set: `name`, `value`, and `timeNs` as in SetAux
+  audit @3;        # an entry of the audit log: `value` is its line, without the newline
+  streamClosed @4; # the stream `name` is closed; frames of it may still end
+}
+
+struct TapNote {
+  topic @0 :TapTopic;
+  name @1 :Text;
+  timeNs @2 :Int64;
+  # Of an aux input; else 0.
+  seenNs @3 :Int64;
+  # When it happened, CLOCK_MONOTONIC.
+  value @4 :Data;
 }

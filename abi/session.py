@@ -32,11 +32,12 @@ from abi.packet import (
 )
 from abi.schema import FlatCodec, FlatError
 from abi.stream import CameraStream, DaemonStream, TimeLimits
+from abi.tap import TAP_END, TAP_FRAME, TapEnd, TapFrame
 from abi.transitions import Party, State
 
 __all__ = ["ClientSession", "DaemonSession", "Event"]
 
-Event = Message | Submit | Release | Result
+Event = Message | Submit | Release | Result | TapFrame | TapEnd
 Buffer = bytes | bytearray | memoryview
 S = TypeVar("S", DaemonStream, CameraStream)
 T = TypeVar("T", bound=tuple[int, ...])
@@ -46,14 +47,21 @@ FENCE_SIGNALED: Final = 1  # result.capnp FenceStatus
 _SUBMIT_HEADERS: Final = (encode_header(Kind.SUBMIT, 0), encode_header(Kind.SUBMIT, 1))
 _RELEASE_HEADER: Final = encode_header(Kind.RELEASE)
 _RESULT_HEADER: Final = encode_header(Kind.RESULT)
-_FLAT: Final = (Kind.SUBMIT, Kind.RELEASE, Kind.RESULT)
+_TAP_FRAME_HEADER: Final = encode_header(Kind.TAP_FRAME)
+_TAP_END_HEADER: Final = encode_header(Kind.TAP_END)
+_FLAT: Final = (Kind.SUBMIT, Kind.RELEASE, Kind.RESULT, Kind.TAP_FRAME, Kind.TAP_END)
+_TAP_CODECS: Final[dict[Kind, FlatCodec[TapFrame] | FlatCodec[TapEnd]]] = {
+    Kind.TAP_FRAME: TAP_FRAME,
+    Kind.TAP_END: TAP_END,
+}
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 class _Session(ABC, Generic[S]):
     """What both parties do alike: the state, and cold packets in and out.
 
-    `streams` and `subscriptions` by their ids. `closed_by` names the party that ended the session.
+    `streams` and `subscriptions` by their ids. `tapped`: the consumer has a tap. `closed_by` names the party that ended
+    the session.
     """
 
     party: Party
@@ -65,6 +73,7 @@ class _Session(ABC, Generic[S]):
         self.closed_by: Party | None = None
         self.streams: dict[int, S] = {}
         self.subscriptions: dict[int, m.Subscribed] = {}
+        self.tapped = False
         self._waiting: Message | None = None  # the request that was taken and has no answer yet
 
     @property
@@ -118,7 +127,7 @@ class _Session(ABC, Generic[S]):
     def _make_stream(self, opened: m.StreamOpened, request: m.OpenStream) -> S: ...
 
     def _facts(self) -> rules.Facts:
-        return rules.Facts(self.role, self.streams, self.subscriptions, self._waiting)
+        return rules.Facts(self.role, self.streams, self.subscriptions, self._waiting, self.tapped)
 
     def _after(self, sender: Party, kind: Kind, message: Message | None = None) -> State | None:
         """The state after this packet, or None when the table has no such transition."""
@@ -155,6 +164,8 @@ class _Session(ABC, Generic[S]):
                 self._tidy(message.stream_id)
             case m.Subscribed():
                 self.subscriptions[message.subscription_id] = message
+            case m.Tapped():
+                self.tapped = True
         if after is not self.state:
             self._waiting = message if sender is Party.CLIENT else None
         self.state = after
@@ -239,6 +250,18 @@ class DaemonSession(_Session[DaemonStream]):
             raise LocalProtocolError(*problem)
         return _RESULT_HEADER + _pack(RESULT, result)
 
+    def pack_tap_frame(self, frame: TapFrame) -> bytes:
+        """The packet of a TapFrame. Raises LocalProtocolError, also in a session without a tap."""
+        if not (self.tapped and self._may(Party.DAEMON, Kind.TAP_FRAME)):
+            self._not_now(Kind.TAP_FRAME)
+        return _TAP_FRAME_HEADER + _pack(TAP_FRAME, frame)
+
+    def pack_tap_end(self, end: TapEnd) -> bytes:
+        """The packet of a TapEnd. Raises LocalProtocolError, also in a session without a tap."""
+        if not (self.tapped and self._may(Party.DAEMON, Kind.TAP_END)):
+            self._not_now(Kind.TAP_END)
+        return _TAP_END_HEADER + _pack(TAP_END, end)
+
     def _receive_flat(self, kind: Kind, packet: Buffer, descriptor_count: int, now_ns: int | None) -> Event:
         if kind is not Kind.SUBMIT:
             self._unexpected(kind)
@@ -288,11 +311,14 @@ class ClientSession(_Session[CameraStream]):
         return packet
 
     def _receive_flat(self, kind: Kind, packet: Buffer, descriptor_count: int, now_ns: int | None) -> Event:
-        if not self._may(Party.DAEMON, kind):
+        tap = _TAP_CODECS.get(kind)
+        if not self._may(Party.DAEMON, kind) or (tap is not None and not self.tapped):
             self._unexpected(kind)
         if descriptor_count:
             raise RemoteProtocolError(f"{kind.name} descriptors", "0", str(descriptor_count), kind)
         try:
+            if tap is not None:
+                return tap.unpack(packet, HEADER_BYTES)
             return self._receive_release(packet) if kind is Kind.RELEASE else self._receive_result(packet)
         except FlatError as error:
             raise RemoteProtocolError(error.what, error.expected, error.found, kind) from None

@@ -37,6 +37,7 @@ class State(Enum):
     SUBSCRIBING = "Subscribe waits for Subscribed"
     COMMANDED = "Command waits for Reply"
     SETTING = "SetAux waits for AuxSet"
+    TAPPING = "Tap waits for Tapped"
     CLOSED = "one party ended the session"
 
     __hash__ = object.__hash__
@@ -69,6 +70,7 @@ _REQUESTS = (
     (Kind.SUBSCRIBE, _CONSUMER, State.SUBSCRIBING, Kind.SUBSCRIBED),
     (Kind.COMMAND, _CONTROL, State.COMMANDED, Kind.REPLY),
     (Kind.SET_AUX, _CAMERA | _CONTROL, State.SETTING, Kind.AUX_SET),
+    (Kind.TAP, _CONSUMER, State.TAPPING, Kind.TAPPED),
 )
 # kinds that change no state, who sends them, in sessions of which role
 _ONE_WAY = (
@@ -76,6 +78,10 @@ _ONE_WAY = (
     (Kind.RELEASE, Party.DAEMON, _CAMERA),
     (Kind.RESULT, Party.DAEMON, _CONSUMER),
     (Kind.CLOSE_STREAM, Party.CLIENT, _CAMERA),
+    (Kind.TAP_STREAM, Party.DAEMON, _CONSUMER),
+    (Kind.TAP_FRAME, Party.DAEMON, _CONSUMER),
+    (Kind.TAP_END, Party.DAEMON, _CONSUMER),
+    (Kind.TAP_NOTE, Party.DAEMON, _CONSUMER),
 )
 
 

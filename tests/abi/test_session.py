@@ -126,6 +126,7 @@ def test_the_table_by_hand() -> None:
         ("SUBSCRIBE", "SUBSCRIBING", "SUBSCRIBED"),
         ("COMMAND", "COMMANDED", "REPLY"),
         ("SET_AUX", "SETTING", "AUX_SET"),
+        ("TAP", "TAPPING", "TAPPED"),
     ):
         expected |= {
             ("OPEN", "CLIENT", request, None, waiting),
@@ -152,7 +153,10 @@ def test_one_way_packets_by_hand() -> None:
         ("DAEMON", "RELEASE", None, "CAMERA"): on_camera,
         ("CLIENT", "CLOSE_STREAM", None, "CAMERA"): on_camera,
         ("DAEMON", "REFUSAL", "CLOSE_STREAM", "CAMERA"): on_camera,
-        ("DAEMON", "RESULT", None, "CONSUMER"): {"OPEN", "SUBSCRIBING"},
+        **{
+            ("DAEMON", kind, None, "CONSUMER"): {"OPEN", "SUBSCRIBING", "TAPPING"}
+            for kind in ("RESULT", "TAP_STREAM", "TAP_FRAME", "TAP_END", "TAP_NOTE")
+        },
     }
 
 
@@ -182,6 +186,7 @@ EXCHANGES = [
     Exchange(Role.CONTROL, m.Command(m.CommandKind.STATUS), m.Reply(m.CommandKind.STATUS, "{}"), 0, State.COMMANDED),
     Exchange(Role.CAMERA, m.SetAux("speed", 5, b"x"), m.AuxSet("speed"), 0, State.SETTING),
     Exchange(Role.CONTROL, m.SetAux("speed", 5, b"x"), m.AuxSet("speed"), 0, State.SETTING),
+    Exchange(Role.CONSUMER, m.Tap(True), m.Tapped(1), 0, State.TAPPING),
 ]
 
 
@@ -227,10 +232,11 @@ def test_an_answer_comes_only_to_its_request(exchange: Exchange) -> None:
 def test_an_error_says_what_could_have_come_instead() -> None:
     link = Link(Role.CONSUMER).greet()
     what, expected, found = remote(lambda: link.daemon.receive(wire(m.Command(m.CommandKind.STATUS))))
-    assert (what, expected, found) == ("packet in state OPEN", "BYE, SUBSCRIBE", "COMMAND")
+    assert (what, expected, found) == ("packet in state OPEN", "BYE, SUBSCRIBE, TAP", "COMMAND")
     what, expected, found = local(lambda: link.client.send(m.CloseStream(1)))
-    assert (what, expected, found) == ("sending in state OPEN", "BYE, SUBSCRIBE", "CLOSE_STREAM")
-    assert transitions.expected(State.OPEN, Party.DAEMON, Role.CONSUMER) == "BYE, REFUSAL, RESULT"
+    assert (what, expected, found) == ("sending in state OPEN", "BYE, SUBSCRIBE, TAP", "CLOSE_STREAM")
+    sent = "BYE, REFUSAL, RESULT, TAP_END, TAP_FRAME, TAP_NOTE, TAP_STREAM"
+    assert transitions.expected(State.OPEN, Party.DAEMON, Role.CONSUMER) == sent
 
 
 @pytest.mark.parametrize("role", [Role.CAMERA, Role.CONSUMER, Role.CONTROL])

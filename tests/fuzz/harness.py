@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from abi import canonical, flat, messages
+from abi import canonical, flat, messages, tap
 from abi.canonical import CanonicalError
 from abi.format import (
     PIXEL_FORMATS,
@@ -35,7 +35,7 @@ from abi.schema import FlatCodec, FlatError
 from abi.session import ClientSession, DaemonSession
 from abi.transitions import Party
 from tests.fuzz import signing_targets
-from tests.support.link import Link, stream_format
+from tests.support.link import Link, stream_format, tapped
 from tests.support.packets import EXAMPLES
 
 NOW_NS = 1000
@@ -85,6 +85,8 @@ STARTS: tuple[Callable[[], Link], ...] = (
     _registering,
     _with_frames,
     lambda: _waiting(Role.CONTROL, messages.SetAux("a", 0, b"")),
+    lambda: _waiting(Role.CONSUMER, messages.Tap(True)),
+    tapped,
 )
 """Sessions in every state and role, with and without streams, subscriptions and frames."""
 
@@ -174,7 +176,8 @@ def message_bodies(data: bytes) -> None:
     """Any bytes as the body of any cold message."""
     if not data:
         return
-    kinds = [kind for kind in Kind if kind not in (Kind.INVALID, Kind.SUBMIT, Kind.RELEASE, Kind.RESULT)]
+    flat_kinds = (Kind.INVALID, Kind.SUBMIT, Kind.RELEASE, Kind.RESULT, Kind.TAP_FRAME, Kind.TAP_END)
+    kinds = [kind for kind in Kind if kind not in flat_kinds]
     kind = kinds[data[0] % len(kinds)]
     try:
         message = messages.decode(kind, data[1:])
@@ -194,7 +197,7 @@ def canonical_check(data: bytes) -> None:
 
 def flat_records(data: bytes) -> None:
     """Any bytes as a flat record: refused, or the one encoding of what is read."""
-    codecs: tuple[FlatCodec[Any], ...] = (flat.SUBMIT, flat.RELEASE, flat.RESULT)
+    codecs: tuple[FlatCodec[Any], ...] = (flat.SUBMIT, flat.RELEASE, flat.RESULT, tap.TAP_FRAME, tap.TAP_END)
     for codec in codecs:
         try:
             record = codec.unpack(data)

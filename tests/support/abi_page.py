@@ -39,6 +39,8 @@ def blocks() -> dict[str, str]:
         "submit": layout(schema.session.Submit.schema),
         "release": layout(schema.session.Release.schema),
         "result": layout(schema.result.Result.schema),
+        "tap-frame": layout(schema.session.TapFrame.schema),
+        "tap-end": layout(schema.session.TapEnd.schema),
         "example": example(),
         "refusals": refusals(),
         "formats": formats(),
@@ -74,6 +76,7 @@ def struct_name(kind: Kind) -> str:
 
 def kinds() -> str:
     descriptors = {Kind.REGISTER_BUFFERS: "slots + 1", Kind.SUBSCRIBED: "1: the ring", Kind.SUBMIT: "0, or 1: in-fence",
+                   Kind.TAP_STREAM: "0, or slots + 1, read-only",
                    Kind.COMMAND: "0; 1: the snapshot of `restoreState`",
                    Kind.REPLY: "0; 1: the snapshot of `snapshotState`"}  # fmt: skip
     rows: list[tuple[object, ...]] = [("kind", "struct", "sent by", "in sessions of", "descriptors")]

@@ -24,6 +24,8 @@ from abi.messages import (
     StreamOpened,
     Subscribe,
     Subscribed,
+    Tap,
+    Tapped,
     Welcome,
 )  # fmt: skip
 from abi.packet import Kind, LocalProtocolError, RefusalCode, RemoteProtocolError, encode_header
@@ -102,6 +104,14 @@ def camera(**changes: Any) -> Link:
 def consumer() -> Link:
     """A consumer with one subscription."""
     return Link(Role.CONSUMER).greet().subscribe()
+
+
+def tapped() -> Link:
+    """A consumer with a tap."""
+    link = Link(Role.CONSUMER).greet()
+    link.ask(Tap(True))
+    link.answer(Tapped(1))
+    return link
 
 
 def remote(call: Callable[[], object]) -> tuple[str, str, str]:
