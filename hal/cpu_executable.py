@@ -13,60 +13,54 @@ import os
 import platform
 import threading
 import time
+from functools import partial
 
-from abi.graph import BufferKind, Graph
+from abi.graph import BufferKind
 from hal.accelerator import DeviceOptions, Module
 from hal.admit import Admission
 from hal.bindings import Bindings
 from hal.cpu_layout import RUNTIME_SYMBOLS, VERSION, ControlBlock, Sizes
 from hal.error import HalCode, HalError
 from hal.fence import Fence, Timeline
+from hal.loaded import LoadedModule
 from hal.memory import Mapping, MemoryLock, seal_copy
-from hal.weights import map_weights
 
+_ALIGN_BYTES = 64
 _SLICE_NS = 1_000_000
 
 
-class CpuExecutable:
-    """See `hal.accelerator.Executable`. `name` is for messages: the first entrypoint's name."""
+class CpuExecutable(LoadedModule):
+    """See `hal.accelerator.Executable`."""
 
     def __init__(self, module: Module, admission: Admission, options: DeviceOptions, lock: MemoryLock | None) -> None:
-        self.graph: Graph = module.graph
-        self.admission = admission
-        self.name = module.graph.entrypoints[0].name
+        super().__init__(module, admission, _ALIGN_BYTES, partial(_zeroed, options))
         self._options = options
         self._library: ctypes.CDLL | None = _load_code(module.code)
         try:
-            self._set_up(module, lock)
+            self._set_up(lock)
         except BaseException:
             self._close_code()
             raise
 
-    def _set_up(self, module: Module, lock: MemoryLock | None) -> None:
+    def _set_up(self, lock: MemoryLock | None) -> None:
         assert self._library is not None
         self._calls = ctypes.PyDLL(None, handle=self._library._handle)  # short calls keep the interpreter lock
         self._resolve()
         self._enter = self._library.fenced_worker
         self._enter.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         self._enter.restype = None
-        self._arena = _zeroed(self.admission.arena_bytes, self._options)
-        self._weights = map_weights(module)
-        self._state, self._state_at = _place_states(module.graph, self._options)
+        self._arena = _zeroed(self._options, self.admission.arena_bytes) if self.admission.arena_bytes else None
         if lock is not None:
-            for held in (self._arena, self._weights, self._state):
+            for held in (self._arena, self._weights, self._state.mapping):
                 if held is not None:
                     lock.lock(held)
-        self.reset_state()
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         sizes = Sizes(self._options.queue_slots, self._options.spin_count, event)
-        self.control = ControlBlock(module.graph, self._bases(), self._shims(self._library), sizes)
+        self.control = ControlBlock(self.graph, self._bases(), self._shims(self._library), sizes)
         acquire = None if platform.machine() == "x86_64" else self._calls.fenced_acquire  # x86 loads stay in order
         self.timeline = Timeline(self.control.word, self.control.records, event, acquire)
         self._threads: list[threading.Thread] = []
         self._start()
-
-    def bindings(self, entrypoint: int) -> Bindings:
-        return Bindings(self.graph, entrypoint)
 
     def submit(self, bindings: Bindings) -> Fence:
         """One native call. The driver has checked that the bindings are this module's and complete."""
@@ -78,29 +72,6 @@ class CpuExecutable:
         if not value:
             raise self._full()
         return timeline.issue(value, submitted_ns, bindings.budget_ns, tuple(bindings.bound))
-
-    def state(self, name: str) -> memoryview:
-        self._refuse_in_flight("state can be read only between runs")
-        for state in self.graph.states:
-            if state.name == name:
-                size = self.graph.buffers[state.buffer].size_bytes
-                at = self._state_at[state.buffer]
-                assert self._state is not None
-                return self._state.view[at : at + size]
-        raise HalError(HalCode.BINDING, f"no state {name!r}", expected=", ".join(s.name for s in self.graph.states))
-
-    def reset_state(self) -> None:
-        if self._state is None:
-            return
-        self._refuse_in_flight("state can be reset only between runs")
-        for index, at in self._state_at.items():
-            buffer = self.graph.buffers[index]
-            target = self._state.array[at : at + buffer.size_bytes]
-            if buffer.initial_from_weights:
-                assert self._weights is not None
-                target[:] = self._weights.array[buffer.initial_offset : buffer.initial_offset + buffer.size_bytes]
-            else:
-                target[:] = 0
 
     def launches_done(self) -> int:
         return int(self.control.launches[0])
@@ -128,8 +99,7 @@ class CpuExecutable:
         for thread in self._threads:
             thread.join(max(0, deadline_ns - time.monotonic_ns()) / 1e9)
             if thread.is_alive():
-                raise HalError(HalCode.DEVICE_HANG, f"a kernel of {self.name} does not end; its memory stays mapped",
-                               todo="exit the process")  # fmt: skip
+                raise self._hang()
         self.timeline.close()
         self._close_code()
 
@@ -163,8 +133,8 @@ class CpuExecutable:
                 bases[index] = self._arena.address + buffer.offset
             elif buffer.kind is BufferKind.WEIGHTS and self._weights is not None:
                 bases[index] = self._weights.address + buffer.offset
-            elif buffer.kind is BufferKind.STATE and self._state is not None:
-                bases[index] = self._state.address + self._state_at[index]
+            elif buffer.kind is BufferKind.STATE and self._state.mapping is not None:
+                bases[index] = self._state.mapping.address + self._state.at[index]
         return bases
 
     def _shims(self, library: ctypes.CDLL) -> list[int]:
@@ -203,14 +173,6 @@ class CpuExecutable:
         ready.wait()
         enter(address, worker)
 
-    def _refuse_in_flight(self, what: str) -> None:
-        if hasattr(self, "timeline") and self.timeline.in_flight:
-            raise HalError(HalCode.BINDING, what, found=f"{self.timeline.in_flight} in flight")
-
-    def _full(self) -> HalError:
-        return HalError(HalCode.QUEUE_FULL, f"{self.timeline.in_flight} runs are in flight",
-                        expected=f"at most {self.timeline.slots}", todo="wait for a fence first")  # fmt: skip
-
 
 def _load_code(code: memoryview) -> ctypes.CDLL:
     descriptor = seal_copy("fenced-code", code, executable=True)
@@ -222,23 +184,8 @@ def _load_code(code: memoryview) -> ctypes.CDLL:
         os.close(descriptor)
 
 
-def _zeroed(size_bytes: int, options: DeviceOptions) -> Mapping | None:
-    if size_bytes == 0:
-        return None
+def _zeroed(options: DeviceOptions, size_bytes: int) -> Mapping:
     mapping = Mapping.anonymous(size_bytes)
     if options.huge_pages:
         mapping.advise(mmap.MADV_HUGEPAGE)
     return mapping
-
-
-def _place_states(graph: Graph, options: DeviceOptions) -> tuple[Mapping | None, dict[int, int]]:
-    """One zeroed mapping for all state, and each state buffer's offset in it."""
-    at: dict[int, int] = {}
-    used = 0
-    for index, buffer in enumerate(graph.buffers):
-        if buffer.kind is BufferKind.STATE:
-            align = max(64, buffer.align_bytes)
-            used = -(-used // align) * align
-            at[index] = used
-            used += buffer.size_bytes
-    return _zeroed(used, options), at

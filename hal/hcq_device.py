@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from hal.clock import ClockMap
 from hal.error import HalCode, HalError
 from hal.hcq_barrier import Barrier
 from hal.hcq_environment import prepare_environment
 from hal.memory import PAGE_BYTES
-from hal.opencl_clock import ClockMap
 
 REWIND_AT = 1 << 31  # tinygrad begins a timeline anew above it, when it synchronises
 REFUSE_AT = 3 << 30  # never yet at rest since: the values would wrap

@@ -21,9 +21,9 @@ from hal.accelerator import DeviceOptions, Module, open_accelerator
 from hal.conformance_rig import Rig
 from hal.cuda import CudaAccelerator
 from hal.cuda_api import FOLDERS, CudaApi
-from hal.cuda_queue import AHEAD
 from hal.error import HalCode, HalError
 from hal.fence import FenceStatus
+from hal.run_queue import AHEAD
 from tests.conformance import subject
 from tests.support import cuda
 from tests.support.descriptors import open_descriptors

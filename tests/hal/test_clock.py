@@ -1,6 +1,6 @@
 """The clock map: an interval that narrows with samples, widens with time, and never lies about its error."""
 
-from hal.opencl_clock import DRIFT_PER_MILLION, ClockMap
+from hal.clock import DRIFT_PER_MILLION, ClockMap
 
 SECOND_NS = 1_000_000_000
 
