@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from hal.accelerator import Accelerator, open_accelerator
+from hal.accelerator import Accelerator, Executable, Module, open_accelerator
 from hal.broken import BrokenAccelerator, Fault
 from hal.conformance import CHECKS, Subject, Verdict, run_check, run_checks
+from hal.error import HalCode, HalError
 from tests.conformance import subject
 from tests.support import opencl
 
@@ -70,6 +72,32 @@ def test_a_broken_driver_is_caught(device: Accelerator, fault: Fault) -> None:
     assert finding.verdict is Verdict.FAILED
     assert finding.check == fault.caught_by
     assert finding.detail
+    accelerator.close()
+
+
+def test_a_check_that_fails_leaves_no_thread_of_its_own(tried: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader is in the middle of loading, until it is waited for, when the owner's look at the device fails."""
+    accelerator, waited_for = open_accelerator("cpu"), threading.Event()
+    load, join = accelerator.load, threading.Thread.join
+
+    def slow_load(module: Module) -> Executable:
+        if threading.current_thread().name == "fenced-conformance":
+            waited_for.wait(5)
+        return load(module)
+
+    def noted_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited_for.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(accelerator, "load", slow_load)
+    monkeypatch.setattr(accelerator, "check", lambda now_ns: HalError(HalCode.DEVICE_HANG, "as if"))
+    monkeypatch.setattr("hal.conformance_threads._Loader.join", noted_join)
+    finding = run_check(accelerator, tried, "load-beside")
+    left = [thread.name for thread in threading.enumerate() if thread.name == "fenced-conformance"]
+    waited_for.set()
+    assert finding.verdict is Verdict.FAILED
+    assert "latched: device-hang" in finding.detail
+    assert not left
     accelerator.close()
 
 
