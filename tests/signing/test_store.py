@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import mmap
 import os
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -366,16 +367,20 @@ def test_read_error_is_a_refusal(sim: BundleSimulator, monkeypatch: pytest.Monke
         sim.read()
 
 
+def write_large(sim: BundleSimulator) -> None:
+    """A file that is read ahead on another thread."""
+    sim.blobs["weights"] = os.urandom(store._AHEAD_FROM_BYTES)
+    sim.write()
+
+
 def test_fault_of_the_reading_thread_is_raised_here(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory runs out after the first chunk: the error arrives, and nothing is left behind."""
-    sim.blobs["weights"] = bytes(2 * store._CHUNK_BYTES)
-    sim.write()
-    real, calls = os.write, 0
+    write_large(sim)
+    real, threads = os.write, []
 
     def write(fd: int, data: memoryview) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
+        threads.append(threading.current_thread().name)
+        if len(threads) == 2:
             raise OSError(errno.ENOSPC, "no room")
         return real(fd, data)
 
@@ -383,6 +388,53 @@ def test_fault_of_the_reading_thread_is_raised_here(sim: BundleSimulator, monkey
     before = open_descriptors(), threading.active_count()
     with pytest.raises(OSError, match="no room"):
         sim.read()
+    assert (open_descriptors(), threading.active_count()) == before
+    assert threads == [threading.current_thread().name, "fenced-read-ahead"]
+
+
+@pytest.mark.parametrize("advice", [store._MADV_POPULATE_READ, 1 << 20], ids=["this kernel", "one that cannot"])
+def test_large_file_comes_whole(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch, advice: int) -> None:
+    write_large(sim)
+    monkeypatch.setattr(store, "_MADV_POPULATE_READ", advice)
+    bundle = sim.read()
+    assert {name: bytes(bundle.blob(name)) for name in sim.blobs} == sim.blobs
+
+
+def test_large_file_is_mapped_before_it_is_hashed(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte that a chunk brings lies in a range that was paged in: the hash takes no page fault."""
+    write_large(sim)
+    ranges: list[tuple[int, int]] = []
+
+    class Noted(mmap.mmap):
+        def madvise(self, advice: int, start: int, length: int) -> None:  # type: ignore[override]
+            ranges.append((start, start + length))
+            super().madvise(advice, start, length)
+
+    monkeypatch.setattr(store.mmap, "mmap", Noted)
+    sim.read()
+    assert ranges[0][0] <= store._CHUNK_BYTES
+    assert all(start % mmap.PAGESIZE == 0 and start <= end for (_, end), (start, _) in itertools.pairwise(ranges))
+    assert ranges[-1][1] == sim.path.stat().st_size
+
+
+def test_hashing_that_fails_leaves_no_thread_writing(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memfd's number may be another file's once it is closed."""
+    write_large(sim)
+
+    def fail(filled: Iterator[int], *_: object) -> tuple[str, ...]:
+        next(filled)  # the head
+        next(filled)  # the first that the thread brought
+        raise MemoryError
+
+    order: list[str] = []
+    join, close = threading.Thread.join, os.close
+    monkeypatch.setattr(store, "_hash_behind", fail)
+    monkeypatch.setattr(threading.Thread, "join", lambda self: (order.append(self.name), join(self)))
+    monkeypatch.setattr(store.os, "close", lambda fd: (order.append("close"), close(fd)))
+    before = open_descriptors(), threading.active_count()
+    with pytest.raises(MemoryError):
+        sim.read()
+    assert order == ["fenced-read-ahead", "close", "close"]
     assert (open_descriptors(), threading.active_count()) == before
 
 
