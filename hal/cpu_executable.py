@@ -26,7 +26,6 @@ from hal.loaded import LoadedModule
 from hal.memory import Mapping, MemoryLock, seal_copy
 
 _ALIGN_BYTES = 64
-_SLICE_NS = 1_000_000
 
 
 class CpuExecutable(LoadedModule):
@@ -82,15 +81,6 @@ class CpuExecutable(LoadedModule):
 
     def cancel(self) -> None:
         self._calls.fenced_cancel(self.control.address, self.timeline.issued)
-
-    def idle_before(self, deadline_ns: int) -> bool:
-        """Wait until nothing is in flight, at most until CLOCK_MONOTONIC `deadline_ns`. Whether it came to rest."""
-        while self.timeline.in_flight:
-            left_ns = deadline_ns - time.monotonic_ns()
-            if left_ns <= 0:
-                return False
-            self.timeline.sleep(min(left_ns, _SLICE_NS))
-        return True
 
     def unload_until(self, deadline_ns: int) -> None:
         """Stop the workers and give the memory back. Raises HalError DEVICE_HANG where a kernel keeps a worker."""

@@ -6,6 +6,7 @@ over and awaited by a `hal.run_queue.RunQueue`.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from hal.memory import Mapping
 from hal.run_queue import RunQueue
 from hal.state import StateMemory
 from hal.weights import map_weights
+
+_SLICE_NS = 1_000_000
 
 
 class LoadedModule(ABC):
@@ -59,9 +62,14 @@ class LoadedModule(ABC):
     @abstractmethod
     def cancel(self) -> None: ...
 
-    @abstractmethod
     def idle_before(self, deadline_ns: int) -> bool:
         """Wait until nothing is in flight, at most until CLOCK_MONOTONIC `deadline_ns`. Whether it came to rest."""
+        while self.timeline.in_flight:
+            left_ns = deadline_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                return False
+            self.timeline.sleep(min(left_ns, _SLICE_NS))  # others may drain the descriptor
+        return True
 
     @abstractmethod
     def unload_until(self, deadline_ns: int) -> None:
@@ -113,9 +121,6 @@ class QueuedModule(LoadedModule):
     def cancel(self) -> None:
         """Runs that have not begun never do; a run that the device has begun goes on to its end, as cancelled."""
         self.queue.cancel()
-
-    def idle_before(self, deadline_ns: int) -> bool:
-        return self.queue.idle_before(deadline_ns)
 
     def unload_until(self, deadline_ns: int) -> None:
         self.cancel()

@@ -97,15 +97,6 @@ class RunQueue(ABC, Generic[R]):
                 run.withdrawn = True
             self._kept.clear()
 
-    def idle_before(self, deadline_ns: int) -> bool:
-        """Wait until nothing is in flight, at most until CLOCK_MONOTONIC `deadline_ns`. Whether it came to rest."""
-        while self.timeline.in_flight:
-            left_ns = deadline_ns - time.monotonic_ns()
-            if left_ns <= 0:
-                return False
-            self.timeline.sleep(left_ns)
-        return True
-
     def close(self) -> None:
         """Stop the thread and give everything back; nothing may be in flight."""
         self._runs.put(None)
