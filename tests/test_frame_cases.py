@@ -1,7 +1,8 @@
 """Which test shows each row of cases/frames.md: failures that users of camera stacks reported in public.
 
 Every row is tried through the real sockets, and where pixels matter through a compiled bundle as well. A row whose test
-is renamed or lost fails here; a row that is added to the cases fails until it has one.
+is renamed or lost fails here; a row that is added to the cases fails until it has one. Beside these tests of the parts
+the bench injects every row into a daemon process (`lab.hil.faults`); the rows of pictures are tried there alone.
 """
 
 from __future__ import annotations
@@ -13,28 +14,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-_SERVED, _FORMATS, _TIMES = (
-    "lab/compile/test_frames_served.py",
-    "daemon/test_frame_formats.py",
-    "daemon/test_frame_times.py",
-)
+_FORMATS, _TIMES = "daemon/test_frame_formats.py", "daemon/test_frame_times.py"
 _SERVING, _PEERS, _CONSUMERS = "daemon/test_serving.py", "daemon/test_peers.py", "daemon/test_consumers.py"
 _WRONG_FORMAT = f"{_FORMATS}::test_a_wrongly_declared_format_is_refused_by_field_and_sizes"
-_LAST_PIXELS = f"{_SERVED}::test_the_last_pixels_are_right_whatever_the_layout"
+_INJECTED = "lab/hil/test_faults.py::test_a_fault_gets_the_right_answer"
 
 CASES: dict[int, tuple[str, ...]] = {
-    1: (_LAST_PIXELS,),
-    2: (f"{_SERVED}::test_an_odd_stride_garbles_nothing",),
+    1: (_INJECTED,),
+    2: (_INJECTED,),
     3: (_WRONG_FORMAT, f"{_FORMATS}::test_a_buffer_laid_out_for_another_stride_is_refused_at_registration"),
-    4: (_LAST_PIXELS,),
+    4: (_INJECTED,),
     5: (_WRONG_FORMAT,),
-    6: (_LAST_PIXELS,),
-    7: (
-        f"{_SERVED}::test_a_grey_ramp_read_as_limited_and_as_full_gives_two_predicted_outputs",
-        f"{_SERVED}::test_a_stream_of_another_range_than_the_models_is_refused",
-    ),
-    8: (f"{_SERVED}::test_grey_has_no_magenta_cast",),
-    9: (f"{_SERVED}::test_a_saturated_bar_by_both_matrices_gives_two_predicted_outputs",),
+    6: (_INJECTED,),
+    7: (_INJECTED,),
+    8: (_INJECTED,),
+    9: (_INJECTED,),
     10: (_WRONG_FORMAT, "abi/test_format.py::test_nothing_is_guessed"),
     11: (
         f"{_TIMES}::test_ages_are_right_in_either_clock_after_a_suspend",
@@ -58,7 +52,7 @@ CASES: dict[int, tuple[str, ...]] = {
         f"{_SERVING}::test_generations_of_an_earlier_session_mean_nothing",
         "daemon/test_process.py::test_a_killed_daemon_starts_again_over_what_it_left",
     ),
-    19: (_LAST_PIXELS, "lab/compile/test_compile_formats.py::test_luma_and_chroma_become_rgb_by_the_standard"),
+    19: (_INJECTED, "lab/compile/test_compile_formats.py::test_luma_and_chroma_become_rgb_by_the_standard"),
     20: (_WRONG_FORMAT,),
     21: (_WRONG_FORMAT,),
     22: (_WRONG_FORMAT,),

@@ -32,24 +32,36 @@ class DaemonFailed(Exception):
 class DaemonProcess:
     """One daemon in `folder`, which must be new or empty. Use as a context manager.
 
-    `bundles` are activated in order at start, `streams` may be opened by this user. Its log is `folder/daemon.log`.
-    `limits` and `device` are the tables of those names in the configuration (docs/operations.md).
+    `bundles` are activated in order at start, `streams` may be opened by this user; a mapping gives each its table in
+    the configuration. Its log is `folder/daemon.log`. `limits` and `device` are the tables of those names
+    (docs/operations.md); `directories`: folders of which bundles may be activated, by default those of `bundles`.
     """
 
-    def __init__(self, folder: Path, bundles: Sequence[Path], root: Path, streams: Sequence[str], *,
-                 limits: dict[str, int] | None = None,
-                 device: dict[str, str | int | list[int]] | None = None, vehicle: Path = VEHICLE) -> None:  # fmt: skip
+    def __init__(self, folder: Path, bundles: Sequence[Path], root: Path,
+                 streams: Sequence[str] | Mapping[str, Mapping[str, object]], *,
+                 limits: dict[str, int] | None = None, device: dict[str, str | int | list[int]] | None = None,
+                 directories: Sequence[Path] = (), vehicle: Path = VEHICLE) -> None:  # fmt: skip
         self.folder = folder.resolve()
         self.sockets = self.folder / "sockets"
         self.log_path = self.folder / "daemon.log"
         self.config_path = self.folder / "fenced.toml"
         self.ready_s = 0.0
         """Seconds from exec to READY."""
+        self.notices: list[str] = []
+        """What it told the service manager up to READY, line by line."""
         self._program = vehicle / "bin" / "fenced"
         self._process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
+        named = streams if isinstance(streams, Mapping) else {name: {} for name in streams}
         tables: dict[str, Mapping[str, object]] = {"limits": limits or {}, "device": device or {}}
-        self.config_path.write_text(_config_text(self, bundles, root, streams, tables))
+        tables |= {f"stream.{json.dumps(name)}": table for name, table in named.items()}
+        paths = {"root_paths": [root], "bundle_paths": bundles, "bundle_directories": directories}
+        self.config_path.write_text(_config_text(self, paths, tables))
+
+    @property
+    def audit_path(self) -> Path:
+        """Its audit log."""
+        return self.folder / "state" / "audit.jsonl"
 
     @property
     def pid(self) -> int:
@@ -97,6 +109,14 @@ class DaemonProcess:
             self._process.wait()
             raise DaemonFailed(f"the daemon did not end within {STOP_LIMIT_S} s of SIGTERM\n{self.tail()}") from None
 
+    def wait(self, timeout_s: float) -> int:
+        """For a daemon that ends by itself: its exit status. Raises DaemonFailed when it does not end."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DaemonFailed(f"the daemon did not end within {timeout_s:g} s\n{self.tail()}") from None
+
     def kill(self) -> None:
         """SIGKILL, as a crash would."""
         if self._process is not None:
@@ -119,7 +139,9 @@ class DaemonProcess:
             while (left_s := deadline_s - time.monotonic()) > 0:
                 readable, _, _ = select.select([notify.fileno(), pidfd], [], [], left_s)
                 if notify.fileno() in readable:
-                    if "READY=1" in notify.recv(4096).decode().splitlines():
+                    lines = notify.recv(4096).decode().splitlines()
+                    self.notices += lines
+                    if "READY=1" in lines:
                         return
                 elif pidfd in readable:
                     status = self._process.wait()
@@ -130,20 +152,19 @@ class DaemonProcess:
         raise DaemonFailed(f"the daemon was not READY within {START_LIMIT_S} s\n{self.tail()}")
 
 
-def _config_text(daemon: DaemonProcess, bundles: Sequence[Path], root: Path, streams: Sequence[str],
-                 tables: Mapping[str, Mapping[str, object]]) -> str:  # fmt: skip
+def _config_text(
+    daemon: DaemonProcess, paths: Mapping[str, Sequence[Path]], tables: Mapping[str, Mapping[str, object]]
+) -> str:
     """The TOML that `fenced serve` reads; JSON strings, numbers, truths and lists of them are TOML's."""
     lines = [
         f"state_directory = {json.dumps(str(daemon.folder / 'state'))}",
         f"socket_directory = {json.dumps(str(daemon.sockets))}",
-        f"root_paths = {json.dumps([str(root.resolve())])}",
-        f"bundle_paths = {json.dumps([str(bundle.resolve()) for bundle in bundles])}",
+        *(f"{key} = {json.dumps([str(path.resolve()) for path in given])}" for key, given in paths.items() if given),
         *(
             line
             for name, table in tables.items()
-            if table
+            if table or name.startswith("stream.")
             for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()))
         ),
-        *(f"[stream.{json.dumps(name)}]" for name in streams),
     ]
     return "\n".join(lines) + "\n"

@@ -45,6 +45,17 @@ def build_site(folder: Path) -> Path:
     return site
 
 
+def program(folder: Path) -> Path:
+    """Makes the environment below `folder` with its `fenced` command; returns the folder that holds `bin/fenced`."""
+    site, place = build_site(folder), folder / "vehicle"
+    (place / "bin").mkdir(parents=True)
+    script = place / "bin" / "fenced"
+    words = f"{sys.executable} -P -S -m client.cli"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={site} PYTHONDONTWRITEBYTECODE=1 exec {words} "$@"\n')
+    script.chmod(0o755)
+    return place
+
+
 def environment(site: Path, **more: str) -> dict[str, str]:
     """The environment variables of a vehicle process."""
     return {"PATH": os.defpath, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", **more}
