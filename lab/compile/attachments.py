@@ -46,20 +46,24 @@ class Attached:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a compile started from, by SHA-256 (lowercase hex): the spec, the model's file, and the model as checked.
+    """What a compile started from, by SHA-256 (lowercase hex): the spec, files by name, and ONNX models as checked.
 
-    model: None where the model's file is Python: it is run, and not turned into another form.
+    models: by entrypoint; none of a Python file, which is run, and not turned into another form.
     """
 
     spec: str
-    model_file: str
-    model: str | None
+    files: tuple[tuple[str, str], ...]
+    models: tuple[tuple[str, str], ...]
 
 
-def sources(spec: Spec, model_data: bytes | None) -> Sources:
-    """The digests of what stands on the disk now; `model_data` is the model that was compiled."""
-    model = None if model_data is None else _sha256(model_data)
-    return Sources(_sha256(spec.path.read_bytes()), _sha256(spec.model.source.read_bytes()), model)
+def sources(spec: Spec, models: Mapping[str, bytes]) -> Sources:
+    """The digests of what stands on the disk now; `models`: the ONNX model that was compiled, by entrypoint."""
+    files = dict.fromkeys(one.source for one in spec.entries)
+    return Sources(
+        spec=_sha256(spec.path.read_bytes()),
+        files=tuple((one.name, _sha256(one.read_bytes())) for one in files),
+        models=tuple((name, _sha256(data)) for name, data in models.items()),
+    )
 
 
 def attachments(
@@ -86,10 +90,11 @@ def bill_of_materials(spec: Spec, digests: Mapping[str, str], origin: Sources) -
         Component(name=name, type=ComponentType.FILE, bom_ref=f"blob-{name}", hashes=[_hash(digest)])
         for name, digest in digests.items()
     ]
-    source = Component(
-        name=spec.model.source.name, type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="source-model",
-        hashes=[_hash(origin.model_file)],
-    )  # fmt: skip
+    files = [
+        Component(name=name, type=ComponentType.MACHINE_LEARNING_MODEL, hashes=[_hash(digest)],
+                  bom_ref="source-model" if number == 0 else f"source-model-{number}")
+        for number, (name, digest) in enumerate(origin.files)
+    ]  # fmt: skip
     subject = Component(
         name=spec.model.name, version=spec.model.version, type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="bundle",
         properties=[Property(name="fenced:release", value=str(spec.model.release))],
@@ -100,13 +105,13 @@ def bill_of_materials(spec: Spec, digests: Mapping[str, str], origin: Sources) -
         for name, found in _versions().items()
     ]  # fmt: skip
     bom = Bom(
-        components=[source, *queue, *blobs],
+        components=[*files, *queue, *blobs],
         metadata=BomMetaData(component=subject, tools=ToolRepository(components=tools)),
         serial_number=uuid5(NAMESPACE_URL, " ".join((BUILD_TYPE, *digests.values()))),
     )
     bom.register_dependency(subject, blobs)
     for blob in blobs:
-        bom.register_dependency(blob, [source, *queue] if blob.name == "code" else [source])
+        bom.register_dependency(blob, [*files, *queue] if blob.name == "code" else files)
     bom.metadata.timestamp = None  # type: ignore[assignment]  # optional in the format; the library insists on now
     return _encode(json.loads(JsonV1Dot6(bom).output_as_string()))
 
@@ -132,8 +137,11 @@ def provenance(
     tools = _versions()
     materials = [
         {"name": spec.path.name, "digest": {"sha256": origin.spec}},
-        {"name": spec.model.source.name, "digest": {"sha256": origin.model_file}},
-        *([{"name": "model as checked, sizes fixed", "digest": {"sha256": origin.model}}] if origin.model else []),
+        *({"name": name, "digest": {"sha256": digest}} for name, digest in origin.files),
+        *(
+            {"name": f"{name}: model as checked, sizes fixed", "digest": {"sha256": digest}}
+            for name, digest in origin.models
+        ),
         *({"uri": f"pkg:pypi/{name}@{found}"} for name, found in tools.items()),
     ]
     return _encode(

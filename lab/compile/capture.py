@@ -122,7 +122,8 @@ class CapturedFunction:
         """Output bytes, then state bytes, of an ordinary call, each kernel launched as tinygrad schedules it."""
         tensors = self._tensors(values)
         outputs = self._function(*tensors)
-        Tensor.realize(*outputs)
+        if outputs:
+            Tensor.realize(*outputs)
         return self._bytes(outputs, tensors)
 
     def record(self, values: Sequence[bytes]) -> None:

@@ -40,7 +40,7 @@ from lab.compile.capture import ARENA_ALIGN_BYTES, Capture, CapturedBuffer
 from lab.compile.checks import initial_states
 from lab.compile.model import TensorInfo
 from lab.compile.refusal import CompileRefusal, CompileRefused
-from lab.compile.spec import OutputSpec, Spec
+from lab.compile.spec import EntrySpec, OutputSpec, Spec
 from lab.compile.target import Target
 from lab.sign.pack import describe_blob, write_bundle
 from signing import statement
@@ -77,9 +77,15 @@ def _nan_policy(output: OutputSpec) -> NanPolicy:
 
 
 def build_graph(
-    spec: Spec, capture: Capture, target: Target, views: Sequence[OutputView], tensors: Sequence[str]
+    spec: Spec,
+    capture: Capture,
+    target: Target,
+    views: Sequence[OutputView],
+    tensors: Sequence[str],
+    *,
+    entrypoints: Sequence[Entrypoint],
 ) -> Graph:
-    """The graph of a capture, without code ranges and goldens: one entrypoint with every input and every output."""
+    """The graph of a capture of all `entrypoints`, without code ranges and goldens."""
     buffers, launches, number = _buffers_and_launches(capture, target)
     of_input = {(one.kind, one.index): number[i] for i, one in enumerate(capture.buffers) if one.kind in _INPUTS}
     of_output = [number[capture.output_buffers[tensors.index(one.tensor)]] for one in spec.outputs]
@@ -117,7 +123,7 @@ def build_graph(
         ),
         # tolerances stay 0: the code is built for one CPU baseline or device and calls no library: equal bits
         outputs=tuple(Output(view, buffer) for view, buffer in zip(views, of_output, strict=True)),
-        entrypoints=(_entrypoint(spec, len(launches)),),
+        entrypoints=tuple(entrypoints),
     )
 
 
@@ -130,17 +136,24 @@ def with_code(graph: Graph, target: Target, code_bytes: int) -> Graph:
     return replace(graph, programs=tuple(programs))
 
 
-def _entrypoint(spec: Spec, launch_count: int) -> Entrypoint:
+def entrypoint(
+    entry: EntrySpec, launches: range, frames: Sequence[int], aux: Sequence[int], outputs: int
+) -> Entrypoint:
+    """The entrypoint of `launches`, which takes these frames and aux inputs and gives the first `outputs` outputs."""
     return Entrypoint(
-        name="main",
-        first_launch=0,
-        launch_count=launch_count,
-        frames=tuple(range(len(spec.inputs))),
-        aux=tuple(range(len(spec.aux))),
-        outputs=tuple(range(len(spec.outputs))),
-        max_skew_ns=round(spec.timing.max_skew_ms * _NS_PER_MS),
-        budget_ns=round(spec.timing.budget_ms * _NS_PER_MS),
-        deadline_ns=round(spec.timing.deadline_ms * _NS_PER_MS),
+        name=entry.name,
+        first_launch=launches.start,
+        launch_count=len(launches),
+        frames=tuple(frames),
+        aux=tuple(aux),
+        outputs=tuple(range(outputs)),
+        max_skew_ns=round(entry.timing.max_skew_ms * _NS_PER_MS),
+        budget_ns=round(entry.timing.budget_ms * _NS_PER_MS),
+        deadline_ns=round(entry.timing.deadline_ms * _NS_PER_MS),
+        role=entry.role,
+        miss_limit=entry.miss_limit,
+        miss_window=entry.miss_window,
+        on_misses=entry.on_misses,
     )
 
 
@@ -195,13 +208,16 @@ def view_bytes(
     ]
 
 
-def with_goldens(graph: Graph, outputs: Sequence[Sequence[bytes]]) -> tuple[Graph, bytes]:
-    """The graph with a golden vector for each of GOLDEN_SEEDS, whose named outputs are given, and the goldens blob."""
+def with_goldens(graph: Graph, expected: Sequence[Sequence[bytes]]) -> tuple[Graph, bytes]:
+    """The graph with golden vectors, and the goldens blob.
+
+    expected: for each entrypoint, for each of GOLDEN_SEEDS, the bytes that its self-test run has to give.
+    """
     vectors, blob = [], bytearray()
-    for seed, views in zip(GOLDEN_SEEDS, outputs, strict=True):
-        output = b"".join(views)
-        vectors.append(GoldenVector(0, seed, len(blob), len(output)))
-        blob += output
+    for entry, results in enumerate(expected):
+        for seed, result in zip(GOLDEN_SEEDS, results, strict=True):
+            vectors.append(GoldenVector(entry, seed, len(blob), len(result)))
+            blob += result
     return replace(graph, goldens=tuple(vectors)), bytes(blob)
 
 

@@ -13,10 +13,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
-from abi.graph import decode
+from abi.graph import BufferKind, decode
 from hal.accelerator import Accelerator, Executable, Module, SealedSpan, open_accelerator
+from hal.bindings import Bindings
 from hal.cpu_executable import CpuExecutable
-from hal.fence import FenceStatus
+from hal.fence import Fence, FenceStatus
 from lab.sign.pack import open_checked
 
 TIMED_RUNS = 11
@@ -27,53 +28,67 @@ class PackedModel:
 
     def __init__(self, accelerator: Accelerator, executable: Executable) -> None:
         self.accelerator, self.executable = accelerator, executable
-        self.bindings = executable.bindings(0)
         graph = executable.graph
-        self.frames = []
-        for index, frame in enumerate(graph.entrypoints[0].frames):
-            size = graph.buffers[graph.frames[frame].buffer].size_bytes
-            self.frames.append(accelerator.allocate(f"frame {index}", size))
-            self.bindings.bind_frame(index, self.frames[-1])
-        for index, aux in enumerate(graph.entrypoints[0].aux):
-            size = graph.buffers[graph.aux[aux].buffer].size_bytes
-            self.frames.append(accelerator.allocate(f"aux {index}", size))
-            self.bindings.bind_aux(index, self.frames[-1])
-        self.outputs = {}
-        for index, (number, size) in enumerate(
-            zip(self.bindings.output_buffers, self.bindings.output_bytes(), strict=True)
-        ):
-            self.outputs[number] = accelerator.allocate(f"output {index}", size)
-            self.bindings.bind_output(index, self.outputs[number])
+        bound = (BufferKind.FRAME, BufferKind.AUX, BufferKind.OUTPUT)
+        self._buffers = {
+            number: accelerator.allocate(f"{one.kind.name.lower()} {number}", one.size_bytes)
+            for number, one in enumerate(graph.buffers)
+            if one.kind in bound
+        }
+        self._bindings = [self._bind(number) for number in range(len(graph.entrypoints))]
 
-    def run(self, frames: Sequence[bytes]) -> list[bytes]:
-        """The bytes of each named output for the bytes of frames and then aux inputs, in the graph's order."""
-        for buffer, frame in zip(self.frames, frames, strict=True):
-            buffer.view[:] = frame
-        fence = self.accelerator.submit(self.executable, self.bindings)
-        budget_ns = self.executable.graph.entrypoints[0].budget_ns
-        status = fence.wait(time.monotonic_ns() + 10 * budget_ns)
-        if status is not FenceStatus.SIGNALED:
-            raise RuntimeError(f"the packed bundle's fence is {status.name}: {fence.error}")
+    def _bind(self, number: int) -> Bindings:
+        graph, bindings = self.executable.graph, self.executable.bindings(number)
+        entry = graph.entrypoints[number]
+        for position, frame in enumerate(entry.frames):
+            bindings.bind_frame(position, self._buffers[graph.frames[frame].buffer])
+        for position, aux in enumerate(entry.aux):
+            bindings.bind_aux(position, self._buffers[graph.aux[aux].buffer])
+        for position, buffer in enumerate(bindings.output_buffers):
+            bindings.bind_output(position, self._buffers[buffer])
+        return bindings
+
+    def run(self, inputs: Sequence[bytes], entrypoint: int = 0) -> list[bytes]:
+        """The bytes of each named output for the bytes of frames and then aux inputs, in the entrypoint's order."""
+        graph = self.executable.graph
+        entry = graph.entrypoints[entrypoint]
+        taken = [graph.frames[one].buffer for one in entry.frames] + [graph.aux[one].buffer for one in entry.aux]
+        for buffer, value in zip(taken, inputs, strict=True):
+            self._buffers[buffer].view[:] = value
+        fence = self._submit(entrypoint)
+        if fence.status is not FenceStatus.SIGNALED:
+            raise RuntimeError(f"the packed bundle's fence is {fence.status.name}: {fence.error}")
         parts = []
-        for output in self.executable.graph.outputs:
-            view = output.view
-            parts.append(bytes(self.outputs[output.buffer].view[view.offset : view.offset + view.size_bytes]))
+        for index in entry.outputs:
+            output = graph.outputs[index]
+            start = output.view.offset
+            parts.append(bytes(self._buffers[output.buffer].view[start : start + output.view.size_bytes]))
         return parts
 
+    def _submit(self, entrypoint: int) -> Fence:
+        fence = self.accelerator.submit(self.executable, self._bindings[entrypoint])
+        fence.wait(time.monotonic_ns() + 10 * self.executable.graph.entrypoints[entrypoint].budget_ns)
+        return fence
+
     def launch_spans_ns(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of each launch from the run's start, medians of TIMED_RUNS; empty where there are no times."""
+        """Start and end of each launch from its run's start, medians of TIMED_RUNS; empty where there are no times."""
         if not isinstance(self.executable, CpuExecutable):
             return ()
         ends = self.executable.trace()
-        runs = []
-        for _ in range(TIMED_RUNS):
-            fence = self.accelerator.submit(self.executable, self.bindings)
-            fence.wait(time.monotonic_ns() + 10 * self.executable.graph.entrypoints[0].budget_ns)
-            marks = [fence.started_ns, *ends[: len(self.executable.graph.launches)]]
-            runs.append([end - start for start, end in pairwise(marks)])
-        durations = [int(median(one)) for one in zip(*runs, strict=True)]
-        marks = [0, *accumulate(durations)]
-        return tuple(pairwise(marks))
+        spans: list[tuple[int, int]] = []
+        for number, entry in enumerate(self.executable.graph.entrypoints):
+            runs = []
+            for _ in range(TIMED_RUNS):
+                fence = self._submit(number)
+                marks = [fence.started_ns, *ends[: entry.launch_count]]
+                runs.append([end - start for start, end in pairwise(marks)])
+            durations = [int(median(one)) for one in zip(*runs, strict=True)]
+            spans += pairwise([0, *accumulate(durations)])
+        return tuple(spans)
+
+    def reset_state(self) -> None:
+        """Every state as before the first run."""
+        self.executable.reset_state()
 
     def states(self) -> list[bytes]:
         """The bytes of every state, in the graph's order."""

@@ -10,13 +10,14 @@ import html
 import io
 import re
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lab.compile.report import Accuracy, CompileReport, Details
-from lab.compile.spec import Spec
+from lab.compile.report import Accuracy, CompileReport
+from lab.compile.spec import EntrySpec, Spec
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;margin-bottom:1rem}
@@ -40,7 +41,7 @@ def compile_page(report: CompileReport) -> str:
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(lead)}</p>", _heading("Contract"), *_contract(spec)]
     parts += [_heading("Checks"), _table(("check", "seen"), ((one.name, one.seen) for one in report.checks))]
     parts += [_heading("Accuracy"), *_accuracy(details.accuracy, spec)]
-    parts += [_heading("Launch timeline"), *_timeline(details)]
+    parts += [_heading("Launch timeline"), *_timeline(report)]
     parts += [_heading("Time per launch"), *_launch_times(report)]
     parts += [_heading("Arena map"), *_arena(report)]
     sizes = (("code", report.code_bytes), ("weights", report.weights_bytes), ("graph", report.graph_bytes),
@@ -75,10 +76,23 @@ def _contract(spec: Spec) -> list[str]:
         tables.append(_table(("state", "type", "shape", "at a new release"), kept))
     outputs = ((one.name, one.tensor, one.slice or "whole", one.unit, one.nan) for one in spec.outputs)
     tables.append(_table(("output", "tensor", "slice", "unit", "NaN"), outputs))
-    timing = spec.timing
-    limits = ((f"{timing.deadline_ms:g} ms" if timing.deadline_ms else "none", f"{timing.budget_ms:g} ms",
-               f"{timing.max_skew_ms:g} ms"),)  # fmt: skip
-    return [*tables, _table(("deadline", "budget", "largest skew"), limits)]
+    limits = (
+        (one.name, _word(one.role), f"{one.timing.deadline_ms:g} ms" if one.timing.deadline_ms else "none",
+         f"{one.timing.budget_ms:g} ms", f"{one.timing.max_skew_ms:g} ms", _misses(one))
+        for one in spec.entries
+    )  # fmt: skip
+    head = ("entrypoint", "role", "deadline", "budget", "largest skew", "if deadlines are missed")
+    return [*tables, _table(head, limits)]
+
+
+def _misses(entry: EntrySpec) -> str:
+    if not entry.miss_window:
+        return "counted"
+    return f"more than {entry.miss_limit} of {entry.miss_window} runs: {_word(entry.on_misses)}"
+
+
+def _word(value: IntEnum) -> str:
+    return value.name.lower().replace("_", " ")
 
 
 def _accuracy(found: Sequence[Accuracy], spec: Spec) -> list[str]:
@@ -102,14 +116,20 @@ def _accuracy_figure(one: Accuracy, tolerance: float) -> Figure:
     return figure
 
 
-def _timeline(details: Details) -> list[str]:
-    if not details.launch_spans_ns:
+def _timeline(report: CompileReport) -> list[str]:
+    """A row of launches for each entrypoint."""
+    spans = report.details.launch_spans_ns
+    if not spans:
         return ["<p>This device gives no times of single launches.</p>"]
-    figure = Figure(figsize=(10, 2.2), layout="constrained")
+    rows = len(report.entries)
+    figure = Figure(figsize=(10, 1.2 + rows), layout="constrained")
     axes = figure.add_subplot()
-    for index, (start, end) in enumerate(details.launch_spans_ns):
-        axes.barh(0, (end - start) * _US, left=start * _US, color=(_BLUE, _ORANGE)[index % 2], height=0.6)
-    axes.set(xlabel="µs from the run's start, each launch the median of several runs", yticks=[])
+    for row, entry in enumerate(report.entries):
+        for index, (start, end) in enumerate(spans[entry.launches]):
+            axes.barh(row, (end - start) * _US, left=start * _US, color=(_BLUE, _ORANGE)[index % 2], height=0.6)
+    axes.set(xlabel="µs from the run's start, each launch the median of several runs")
+    axes.set_yticks(range(rows), [one.name for one in report.entries])
+    axes.invert_yaxis()
     return [_svg(figure)]
 
 

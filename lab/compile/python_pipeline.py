@@ -1,32 +1,39 @@
 """A pipeline written in Python: `source = "pipeline.py:build"`.
 
 `build()` is called once and returns the function to capture. Its parameters are the spec's inputs, aux inputs and
-states by name, tinygrad tensors all; it returns a dict of output tensors by name, and, where the spec has states, a
-second dict with the next value of every state. It must not keep anything from call to call: what it keeps would be
-frozen when it is captured. Results are all computed before any state is written, so their order means nothing.
+states by name, tinygrad tensors all; it returns a dict of output tensors by name, and, where it takes states, a second
+dict with the next value of each; a stateOnly entrypoint returns only that one. It must not keep anything from call to
+call: what it keeps would be frozen when it is captured. Results are all computed before any state is written, so their
+order means nothing.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_origin
 
 import numpy as np
 from tinygrad import Tensor, dtypes
 
-from abi.graph import BufferKind
+from abi.graph import BufferKind, EntryRole
 from lab.compile.capture import Input
 from lab.compile.model import TensorInfo
 from lab.compile.pipeline import tensors_of
 from lab.compile.preprocess import Preprocessor
 from lab.compile.refusal import CompileRefusal, CompileRefused
-from lab.compile.spec import InputSpec, Spec, TensorSpec
+from lab.compile.spec import EntrySpec, InputSpec, Spec, TensorSpec
 from lab.compile.spec_tensors import DTYPES, numpy_dtype
 
 _ABI_NAMES = {getattr(dtypes, name.replace("bool8", "bool")): name for name in DTYPES}
-_LISTS = (list, tuple, dict, set)
+_LIST_NAMES = frozenset({
+    "list", "tuple", "dict", "set", "frozenset", "sequence", "mutablesequence", "iterable", "collection", "mapping",
+    "namedtuple",
+})  # fmt: skip
 
 
 class PythonPipeline:
@@ -65,22 +72,24 @@ class PythonPipeline:
 
     def _parts(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Outputs, and the states' next values."""
-        wanted = "a dict of tensors" + (", and a dict of the states' next values" if self.spec.states else "")
+        wanted = ["a dict of tensors"] * bool(self.tensors) + ["a dict of the states' next values"] * bool(
+            self.spec.states
+        )
         parts = returned if isinstance(returned, tuple) else (returned,)
-        good = len(parts) == 1 + bool(self.spec.states) and all(_are_tensors(one) for one in parts)
-        if not good:
-            raise self._refused("the result", wanted, _described(returned), "return nothing else")
-        missing = [name for name in self.tensors if name not in parts[0]]
+        if len(parts) != len(wanted) or not all(_are_tensors(one) for one in parts):
+            raise self._refused("the result", ", and ".join(wanted), _described(returned), "return nothing else")
+        outputs = parts[0] if self.tensors else {}
+        missing = [name for name in self.tensors if name not in outputs]
         if missing:
             raise CompileRefused(
-                CompileRefusal.OUTPUT_MISMATCH, f"output tensor {missing[0]!r}", expected=f"one of {sorted(parts[0])}",
+                CompileRefusal.OUTPUT_MISMATCH, f"output tensor {missing[0]!r}", expected=f"one of {sorted(outputs)}",
                 found=repr(missing[0]), todo="use the name that the pipeline returns it by",
             )  # fmt: skip
-        nexts = parts[1] if self.spec.states else {}
+        nexts = parts[-1] if self.spec.states else {}
         states = [one.name for one in self.spec.states]
         if sorted(nexts) != sorted(states):
             raise self._refused("the states", str(sorted(states)), str(sorted(nexts)), "return each state's next value")
-        return parts[0], nexts
+        return outputs, nexts
 
     def _next(self, state: TensorSpec, value: Any) -> Any:
         """A state's next value in memory of its own, so that no state is written while another still needs it."""
@@ -109,29 +118,53 @@ def declared_inputs(spec: Spec) -> list[Input]:
     return [*frames, *aux, *(Input(BufferKind.STATE, numpy_dtype(one.dtype), one.shape) for one in spec.states)]
 
 
-def load_pipeline(spec: Spec) -> PythonPipeline:
-    """Runs the spec's Python file and its build function, and checks the parameters of what it returns.
+def load_pipeline(spec: Spec, entry: EntrySpec, modules: dict[Path, ModuleType]) -> PythonPipeline:
+    """Runs the entrypoint's Python file and its build function; the pipeline's spec is cut to what the function takes.
 
-    The file runs with the user's rights, as any script does. Raises CompileRefused.
+    The file runs with the user's rights, as any script does, once for all entrypoints: `modules` holds what has run.
+    Raises CompileRefused.
     """
-    path, name = spec.model.source, spec.model.function
-    loader = importlib.util.spec_from_file_location(f"fenced_pipeline_{path.stem}", path)
-    if loader is None or loader.loader is None or not path.is_file():
-        raise _refused(spec, "the file", "a Python file", "no such file", "mend model.source")
-    module = importlib.util.module_from_spec(loader)
+    whole = spec.for_entry(entry, spec.names)
     try:
-        loader.loader.exec_module(module)
-        build = getattr(module, name)
+        build = getattr(_module(whole, modules), entry.function)
         function = build()
+    except CompileRefused:
+        raise
     except Exception as error:  # as above
-        raise _refused(spec, "building it", f"{name}() to return a function", f"{type(error).__name__}: {error}",
-                       "mend the Python file") from error  # fmt: skip
-    _check_parameters(spec, function)
-    return PythonPipeline(spec, function)
+        raise _refused(whole, "building it", f"{entry.function}() to return a function",
+                       f"{type(error).__name__}: {error}", "mend the Python file") from error  # fmt: skip
+    taken = _parameters(whole, function)
+    needed = spec.names if len(spec.entries) == 1 else _needed(spec, entry)
+    for name in needed:
+        if name not in taken:
+            raise _mismatch(whole, f"{name!r} of the spec", f"one of {list(taken)}", name, "take it as a parameter")
+    own = spec.for_entry(entry, taken)
+    if entry.role is EntryRole.STATE_ONLY and not own.states:
+        raise _refused(whole, "its parameters", "a state, for it publishes nothing", str(list(taken)),
+                       "take the state that it keeps in step")  # fmt: skip
+    return PythonPipeline(own, function)
 
 
-def _check_parameters(spec: Spec, function: Any) -> None:
-    """Every parameter is a declared tensor and every declared tensor a parameter: anything else would be frozen."""
+def _module(spec: Spec, modules: dict[Path, ModuleType]) -> ModuleType:
+    path = spec.model.source
+    if path not in modules:
+        loader = importlib.util.spec_from_file_location(f"fenced_pipeline_{path.stem}", path)
+        if loader is None or loader.loader is None or not path.is_file():
+            raise _refused(spec, "the file", "a Python file", "no such file", "mend its source in the spec")
+        module = importlib.util.module_from_spec(loader)
+        loader.loader.exec_module(module)
+        modules[path] = module
+    return modules[path]
+
+
+def _needed(spec: Spec, entry: EntrySpec) -> tuple[str, ...]:
+    """What an entrypoint among several has to take: the primary all that is bound at a run, a lighter all frames."""
+    frames, aux = tuple(one.name for one in spec.inputs), tuple(one.name for one in spec.aux)
+    return {EntryRole.PRIMARY: (*frames, *aux), EntryRole.LIGHTER: frames}.get(entry.role, ())
+
+
+def _parameters(spec: Spec, function: Any) -> tuple[str, ...]:
+    """The function's parameters, each a declared tensor: anything else would be frozen."""
     if not callable(function):
         raise _refused(
             spec, "the result of build", "a function", _described(function), "return the function to capture"
@@ -148,15 +181,17 @@ def _check_parameters(spec: Spec, function: Any) -> None:
                            "make it a constant inside the function, or an [[aux]] input")  # fmt: skip
         if one.kind is one.POSITIONAL_ONLY or one.name not in spec.names:
             raise _mismatch(spec, what, f"one of {list(spec.names)}", one.name, "declare it in the spec")
-    for name in spec.names:
-        if name not in parameters:
-            raise _mismatch(spec, f"{name!r} of the spec", f"one of {list(parameters)}", name, "take it as a parameter")
+    return tuple(parameters)
 
 
 def _is_list(annotation: Any) -> bool:
+    """Whether a parameter is annotated as several tensors, in a union or by name too."""
     if isinstance(annotation, str):  # from __future__ import annotations
-        return annotation.partition("[")[0].rpartition(".")[2].lower() in {"list", "tuple", "dict", "set", "sequence"}
-    return (getattr(annotation, "__origin__", None) or annotation) in _LISTS
+        words = re.findall(r"\w+", annotation)
+        return any(word.lower() in _LIST_NAMES for word in words)
+    kind = get_origin(annotation) or annotation
+    is_collection = isinstance(kind, type) and issubclass(kind, Collection) and kind is not str
+    return is_collection or any(map(_is_list, get_args(annotation)))
 
 
 def _preprocessor(spec: InputSpec) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ from hal.admit import ArenaRange
 from lab.compile.checks import Accuracy, CheckResult
 from lab.compile.spec import Spec
 
-__all__ = ["Accuracy", "CompileReport", "Details", "LaunchReport", "Stage"]
+__all__ = ["Accuracy", "CompileReport", "Details", "EntryReport", "LaunchReport", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,21 @@ class LaunchReport:
     cores: int
     flops: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class EntryReport:
+    """One entrypoint: when it is run, and which of the launches are its."""
+
+    name: str
+    role: str
+    first_launch: int
+    launch_count: int
+
+    @property
+    def launches(self) -> slice:
+        """Its launches among all."""
+        return slice(self.first_launch, self.first_launch + self.launch_count)
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,7 @@ class Stage:
 class Details:
     """What only the page shows (`lab.compile.page`).
 
-    launch_spans_ns: start and end of each launch from the run's start, medians; empty where the device gives no times.
+    launch_spans_ns: start and end of each launch from its run's start, medians; empty where the device gives no times.
     """
 
     spec: Spec
@@ -55,6 +70,7 @@ class CompileReport:
     target: str
     kernels: int
     launches: tuple[LaunchReport, ...]
+    entries: tuple[EntryReport, ...]
     arena_bytes: int
     weights_bytes: int
     code_bytes: int
@@ -66,8 +82,12 @@ class CompileReport:
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations of one run."""
-        return sum(one.flops for one in self.launches)
+        """Arithmetic operations of one run of the primary."""
+        return self.flops_of(self.entries[0])
+
+    def flops_of(self, entry: EntryReport) -> int:
+        """Arithmetic operations of one run of `entry`."""
+        return sum(one.flops for one in self.launches[entry.launches])
 
     def to_json(self) -> str:
         """The report as JSON, sizes in bytes and times in seconds."""
@@ -84,6 +104,11 @@ class CompileReport:
             f"graph {self.graph_bytes}",
             f"  {len(self.launches)} launches of {self.kernels} kernels, {self.flops / 1e6:.1f} MFLOP a run, "
             f"arena {self.arena_bytes} bytes",
+            *(
+                f"  {one.name} ({one.role}): {one.launch_count} launches, {self.flops_of(one) / 1e6:.1f} MFLOP"
+                for one in self.entries
+                if len(self.entries) > 1
+            ),
             "checks",
             *(f"  {one.name}: {one.seen}" for one in self.checks),
             "heaviest launches",

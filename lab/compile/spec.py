@@ -7,11 +7,12 @@ Unknown keys are refused, and so is everything unspecified: range, matrix and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from abi.graph import DType
+from abi.graph import DType, EntryRole, MissPolicy
 from abi.stream_format import Plane, StreamFormat
 
 
@@ -159,6 +160,22 @@ class TimingSpec:
 
 
 @dataclass(frozen=True)
+class EntrySpec:
+    """One way to run the model, and when the daemon does (`abi/graph.capnp`: EntryRole, MissPolicy)."""
+
+    name: str
+    role: EntryRole
+    source: Path
+    """As `ModelSpec.source` and `ModelSpec.function`."""
+    function: str
+    timing: TimingSpec
+    miss_limit: int = 0
+    """More missed deadlines than this among the last `miss_window` runs persist; 0, 0: no such limit."""
+    miss_window: int = 0
+    on_misses: MissPolicy = MissPolicy.NONE
+
+
+@dataclass(frozen=True)
 class Spec:
     """A whole spec.toml."""
 
@@ -171,9 +188,24 @@ class Spec:
     timing: TimingSpec
     aux: tuple[AuxSpec, ...] = ()
     states: tuple[StateSpec, ...] = ()
+    entries: tuple[EntrySpec, ...] = ()
+    """Ways to run the model, the primary first."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """What a pipeline is called with, in order: frames, aux inputs, states."""
         tensors: tuple[TensorSpec, ...] = (*self.aux, *self.states)
         return (*(one.name for one in self.inputs), *(one.name for one in tensors))
+
+    def for_entry(self, entry: EntrySpec, taken: Collection[str]) -> Spec:
+        """The spec as if `entry` were all of it: its source, timing and outputs, and the tensors named in `taken`."""
+        return replace(
+            self,
+            model=replace(self.model, source=entry.source, function=entry.function),
+            inputs=tuple(one for one in self.inputs if one.name in taken),
+            aux=tuple(one for one in self.aux if one.name in taken),
+            states=tuple(one for one in self.states if one.name in taken),
+            outputs=() if entry.role is EntryRole.STATE_ONLY else self.outputs,
+            timing=entry.timing,
+            entries=(entry,),
+        )

@@ -21,6 +21,7 @@ from abi.stream_format import FormatError, Rect, StreamFormat
 from lab.compile.pixels import FORMATS
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import CheckSpec, InputSpec, ModelSpec, OutputSpec, Spec, TargetSpec, TimingSpec
+from lab.compile.spec_entries import SOURCE, read_entries, split_source
 from lab.compile.spec_tensors import read_aux, read_states
 from lab.compile.target import TARGETS
 
@@ -124,11 +125,11 @@ def _is_list(value: Any, count: int | None, good: Callable[[Any], bool]) -> bool
 
 def _model(table: Table, folder: Path) -> ModelSpec:
     expected = "the path of an .onnx file, or of a Python file and a function in it like pipeline.py:build"
-    source, _, function = table.text("source", r"[^\0]+(\.onnx|\.py:[A-Za-z_]\w*)", expected).partition(".py:")
+    source, function = split_source(table.text("source", SOURCE, expected), folder)
     spec = ModelSpec(
         name=table.text("name", _NAME, "a name of 1..64 characters a-z 0-9 _ . -"),
         version=table.text("version", _SEMVER, "a semantic version like 1.0.0"),
-        source=(folder / (f"{source}.py" if function else source)).resolve(),
+        source=source,
         release=table.integer("release", 1, 2**63 - 1),
         function=function,
     )
@@ -355,6 +356,7 @@ def load_spec(path: Path) -> Spec:
     is_python = bool(model.function)
     inputs = tuple(_input(table, is_python) for table in root.tables("input"))
     aux, states = read_aux(root, is_python), read_states(root, is_python)
+    timing = _timing(root.table("timing", {}), len(inputs))
     spec = Spec(
         path=path,
         model=model,
@@ -362,9 +364,10 @@ def load_spec(path: Path) -> Spec:
         inputs=inputs,
         outputs=tuple(map(_output, root.tables("output"))),
         check=_check(root.table("check", {} if is_python else _MISSING), is_python, bool(states)),
-        timing=_timing(root.table("timing", {}), len(inputs)),
+        timing=timing,
         aux=aux,
         states=states,
+        entries=read_entries(root, model, timing),
     )
     root.finish()
     _refuse_repeats(root, "name", list(spec.names))
