@@ -17,7 +17,7 @@ from signing.refusal import RefusalCode, Refused, shown
 
 DEPTH_LIMIT: Final = 16
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # an open string runs to the end: linear time
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # an open string runs to the end: linear time
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
 SHA256_FORM: Final = "64 lowercase hexadecimal digits"
