@@ -335,7 +335,7 @@ enum TapTopic {
   model @1;        # a model serves: `name`; `value` is the SHA-256 of its signed statement, 32 bytes
   aux @2;          # an aux input was set: `name`, `value`, and `timeNs` as in SetAux
   audit @3;        # an entry of the audit log: `value` is its line, without the newline
-  streamClosed @4; # the stream `name` is closed; frames of it may still end
+  streamClosed @4; # the stream `name` is closed; nothing of it is told any more
 }
 
 struct TapNote {

@@ -135,9 +135,10 @@ class Connection:
                 self._poll.poll(wait_s * 1000)
         return self._events.popleft()
 
-    def take_descriptors(self) -> list[int]:
-        """The descriptors received since the last call; the caller owns them now."""
-        taken, self._descriptors = self._descriptors, []
+    def take_descriptors(self, count: int | None = None) -> list[int]:
+        """The oldest `count` descriptors that were received and not taken yet, or all; the caller owns them now."""
+        count = len(self._descriptors) if count is None else count
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
         return taken
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ class AuditLog:
         self.lost = 0
         # Entries that `note` could not write.
         self.on_lost: Callable[[str, Exception], None] = lambda event, error: None
+        self.on_written: Callable[[bytes], None] = lambda line: None
+        # Is given every line that was written, on the thread that wrote it.
         self._lock = threading.RLock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -117,6 +119,7 @@ class AuditLog:
             self._head = ChainHead(self._head.entries + 1, hashlib.sha256(line).hexdigest())
             if durable:
                 os.fdatasync(self._fd)
+            self.on_written(line)
 
     def note(self, event: str, fields: Mapping[str, Value] = MappingProxyType({}), *, durable: bool = True) -> None:
         """As `append`, for what has happened already: an entry that cannot be written is counted and told of.

@@ -76,6 +76,7 @@ class CameraPeer(Peer):
         taken = self.session.receive_submit(packet, len(descriptors), now_ns)
         if isinstance(taken, Release):
             self.note_refused()
+            self._context.taps.end(taken)
             self.push(self.session.pack_release(taken))
             return True
         stream = self._streams[taken.stream_id]
@@ -98,6 +99,7 @@ class CameraPeer(Peer):
             case m.SetAux():
                 refusal = self._not_permitted(event) or self._host.set_aux(event, now_ns)
                 if refusal is None:
+                    self._context.taps.aux(event, now_ns)
                     self.say(m.AuxSet(event.name))
                 else:
                     self.refuse(refusal)
@@ -120,6 +122,7 @@ class CameraPeer(Peer):
 
     def _close_stream(self, stream: CameraStream) -> None:
         stream.closed = True
+        self._context.taps.closed(stream.stream_id)
         self._host.stream_closed(stream)
 
     def _open(self, message: m.OpenStream) -> None:
@@ -145,9 +148,10 @@ class CameraPeer(Peer):
             stream_id = self._host.next_id()
             self.say(m.StreamOpened(stream_id, self._host.config.limits.slots))
             if not self.closed:
-                stream = CameraStream(self, stream_id, policy, position)
+                stream = CameraStream(self, stream_id, policy, position, self._context.taps)
                 self._streams[stream_id] = stream
                 pipeline.attach(stream)
+                self._context.taps.opened(stream_id, stream.name, stream.format)
                 self._host.stream_opened(stream)
 
     def _refuse_open(self, code: RefusalCode, what: str, expected: str, *rest: str) -> None:
@@ -163,4 +167,5 @@ class CameraPeer(Peer):
             self.refuse(refused.refusal)
             return
         stream.register(slots, self._host.accelerator)
+        self._context.taps.registered(message.stream_id, lease_page, tuple(buffers))
         self.say(m.BuffersRegistered(message.stream_id, message.slots, slots.zero_copy))

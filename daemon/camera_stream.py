@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from abi.flat import ReleaseStatus, Submit
+from abi.flat import Release, ReleaseStatus, Submit
 from abi.format import StreamFormat
 from abi.lease import LeaseEvent
 from abi.ledger import Ledger
@@ -21,6 +21,7 @@ from daemon.config import Isolation, StreamPolicy
 from daemon.in_fence import FenceOutcome, InFences
 from daemon.scheduler import Waiting
 from daemon.slots import Slots
+from daemon.tap import Taps
 from hal.accelerator import Accelerator, DeviceBuffer
 from hal.dma_buf import DmaBuf
 from hal.error import HalError
@@ -54,7 +55,7 @@ class CameraStream:
     `position`: its place in the entrypoint's contract. `counters`: why frames were lost, beyond the ledger's columns.
     """
 
-    def __init__(self, camera: CameraEnd, stream_id: int, policy: StreamPolicy, position: int) -> None:
+    def __init__(self, camera: CameraEnd, stream_id: int, policy: StreamPolicy, position: int, taps: Taps) -> None:
         contract = camera.session.streams[stream_id]
         self.stream_id = stream_id
         self.name = contract.name
@@ -69,6 +70,7 @@ class CameraStream:
         self._session = camera.session
         self._contract = contract
         self._push = camera.push
+        self._taps = taps
         self._clock = ClockMap(contract.format.clock)
         self._slots: Slots | None = None
         self._private: DeviceBuffer | None = None
@@ -149,6 +151,9 @@ class CameraStream:
             self.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
         else:
             self.sink.offer(frame._replace(stream=self.position))  # another model may serve since it was submitted
+            submit = self._submits[frame.slot] if self._taps.listening else None
+            if submit is not None and submit.generation == frame.generation:  # else it has ended already
+                self._taps.frame(submit, self._received_ns[frame.slot])
 
     def count(self, reason: str) -> None:
         """One more frame for this reason."""
@@ -187,6 +192,9 @@ class CameraStream:
             self._end_read(frame.slot)
         self._submits[frame.slot] = None
         packet = self._session.release(self.stream_id, frame.slot, event, status, code, held_ns=held_ns)
+        if self._taps.listening:
+            told = Release(self.stream_id, frame.slot, frame.generation, frame.sequence, status, code, held_ns)
+            self._taps.end(told)
         if packet is not None:
             self._push(packet)
 

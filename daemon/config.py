@@ -1,7 +1,8 @@
 """The configuration: one TOML file, every key with its unit in its name, unknown keys refused.
 
 A mistake raises ConfigError, which names the key, what was expected and what was found. Defaults are the safest: no
-stream may be opened and nothing subscribed to or controlled but by the daemon's own user, until a policy says so.
+stream may be opened and nothing subscribed to, tapped or controlled but by the daemon's own user, until a policy says
+so.
 """
 
 import os
@@ -104,6 +105,7 @@ class Config:
     sockets: Mapping[str, SocketModes]
     streams: Mapping[str, StreamPolicy]
     subscribe: Peers
+    tap: Peers
     control: Peers
 
     def stream(self, name: str) -> StreamPolicy:
@@ -152,6 +154,7 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         sockets=_sockets(table.table("sockets")),
         streams=streams,
         subscribe=_peers(table.table("subscribe")),
+        tap=_peers(table.table("tap")),
         control=_peers(table.table("control")),
     )
     table.done()

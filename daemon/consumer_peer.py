@@ -19,6 +19,7 @@ from daemon.config import Config
 from daemon.peer import Arrival, Peer, PeerContext
 from daemon.pipeline import Pipeline
 from daemon.ring import ResultRing
+from daemon.tap import MAX_TAPS, Tap
 from daemon.transport import Descriptors
 
 _SUBSCRIPTIONS = 8  # of one session
@@ -70,17 +71,20 @@ class ConsumerPeer(Peer):
     ) -> None:
         self._host = host
         self._subscriptions: list[Subscription] = []
+        self._tap: Tap | None = None
         super().__init__(arrival, context, on_closed)
 
     @property
     def may_idle(self) -> bool:
         """A subscriber listens; one that has not subscribed has nothing to be here for."""
-        return bool(self._subscriptions)
+        return bool(self._subscriptions) or self._tap is not None
 
     def handle(self, event: Event, descriptors: Descriptors, now_ns: int) -> None:
         match event:
             case m.Subscribe():
                 self._subscribe(event)
+            case m.Tap():
+                self._begin_tap(event)
             case _:
                 super().handle(event, descriptors, now_ns)
 
@@ -101,6 +105,27 @@ class ConsumerPeer(Peer):
         for subscription in self._subscriptions:
             self._host.unsubscribed(subscription)
         self._subscriptions.clear()
+        if self._tap is not None:
+            self._context.taps.remove(self._tap)
+
+    def _begin_tap(self, message: m.Tap) -> None:
+        taps = self._context.taps
+        if not self.permits(self._host.config.tap):
+            found, action = f"uid {self.who.uid}", "list the user or its group under [tap] in the configuration"
+            self._refuse_tap(RefusalCode.NOT_PERMITTED, "user", "one that may tap", found, action)
+        elif taps.full:
+            expected, action = f"at most {MAX_TAPS}", "end another recorder"
+            self._refuse_tap(RefusalCode.LIMIT, "taps", expected, "one more", action)
+        else:
+            tap = Tap(self, taps.next_id(), self.label, self.who.uid, pixels=message.pixels)
+            self.say(m.Tapped(tap.identity))
+            if not self.closed:
+                self._tap = tap
+                taps.add(tap)
+
+    def _refuse_tap(self, code: RefusalCode, what: str, expected: str, *rest: str) -> None:
+        found, action = rest
+        self.refuse(m.Refusal(code, Kind.TAP, what, expected, found, action))
 
     def _subscribe(self, message: m.Subscribe) -> None:
         pipeline = self._host.pipeline_of(message.model)

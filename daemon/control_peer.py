@@ -66,6 +66,7 @@ class ControlPeer(Peer):
             case m.SetAux():
                 refusal = self._host.set_aux(event, now_ns)
                 if refusal is None:
+                    self._context.taps.aux(event, now_ns)
                     self.say(m.AuxSet(event.name))
                 else:
                     self.refuse(refusal)

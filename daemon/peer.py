@@ -19,6 +19,7 @@ from abi.stream import TimeLimits
 from daemon.config import Limits, Peers
 from daemon.log import Log
 from daemon.loop import BROKEN, READABLE, WRITABLE, Loop
+from daemon.tap import Taps
 from daemon.transport import Credentials, Descriptors, Receiver, send
 
 _OUTBOX_PACKETS = 64
@@ -44,6 +45,7 @@ class PeerContext:
         self.version = version
         self.epoch = epoch
         self.receiver = Receiver(limits.packet_bytes)
+        self.taps = Taps(loop)
         self.internal_errors = 0
 
 
@@ -143,6 +145,16 @@ class Peer:
             return False
         self.want_writable(True)
         return False
+
+    def give(self, packet: bytes, descriptors: tuple[int, ...] = ()) -> bool:
+        """Sends a packet if the peer takes it now; otherwise False, and it is dropped: nobody comes back to it."""
+        if self.closed or self._outbox:
+            return False
+        try:
+            return send(self._connection, packet, descriptors)
+        except OSError:
+            self.close()
+            return False
 
     def keep_unread_few(self) -> None:
         """Lets the kernel hold only a handful of unread packets, so that what waits, waits here and can be replaced."""

@@ -83,6 +83,7 @@ class Service:
         listeners = open_listeners(config.socket_directory, config.sockets, environment)
         epoch = int.from_bytes(os.urandom(8), "little") | 1
         self.context = PeerContext(self.loop, log, config.limits, __version__, epoch)
+        self.audit.on_written = self.context.taps.audit
         self.ledgers = Ledgers()
         self.in_fences = InFences(self.loop, config.limits.in_fence_timeout_ns)
         self.roster = Roster(self.accelerator, config, self.loop, self._publisher)
@@ -295,6 +296,7 @@ class Service:
 
         def switched(pipeline: Pipeline) -> None:
             self.audit.note("model.serving", model.identity(), durable=False)
+            self.context.taps.model(model.name, model.digest)
             self.context.log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
             self.probation.begin(model)
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})

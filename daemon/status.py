@@ -28,6 +28,7 @@ def status_body(service: Service) -> Tree:
         "models": _models(service),
         "streams": {**service.ledgers.columns()},
         "peers": service.server.counts(),
+        "taps": service.context.taps.status(),
         "device": _device(service),
         "trust": _trust(service),
         "audit": {"entries": service.audit.head.entries, "sha256": service.audit.head.sha256},

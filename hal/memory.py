@@ -45,9 +45,13 @@ CONSTANT = FIXED_SIZE | Seal.WRITE
 
 
 def create_sealed(name: str, size_bytes: int) -> int:
-    """A new writable memfd of zeros whose size is fixed for ever. Returns a descriptor that the caller owns."""
+    """A new writable memfd of zeros whose size is fixed for ever. Returns a descriptor that the caller owns.
+
+    Its mode (0644) lets other users who are given a read-only descriptor not open it anew for writing.
+    """
     descriptor = _create(name, size_bytes, executable=False)
     try:
+        os.fchmod(descriptor, 0o644)
         add_seals(descriptor, FIXED_SIZE)
     except BaseException:
         os.close(descriptor)

@@ -105,6 +105,7 @@ inline Descriptor create_sealed(const char* name, std::size_t bytes) {
   if (fd < 0) fail_errno("memfd_create");
   Descriptor memory(fd);
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail_errno("ftruncate of a memfd");
+  if (::fchmod(fd, 0644) != 0) fail_errno("fchmod of a memfd");  // so that a recorder cannot write it
   if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail_errno("F_ADD_SEALS");
   return memory;
 }
