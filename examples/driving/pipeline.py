@@ -2,7 +2,8 @@
 
 Two cameras are brought into the model's view by a homography each, which calibration sets; the picture now and the one
 0.2 s ago go through the vision network; its features of the last 5 s, with desire and traffic convention, through the
-policy network. The networks are small, and their weights are seeded noise: it shows the form, and drives nothing.
+policy network. A second entrypoint, `warp_only`, does no more than keep the queue of pictures in step. The networks are
+small, and their weights are seeded noise: it shows the form, and drives nothing.
 Conventions: a homography maps the model's picture to the camera's, both in coordinates that run from -1 to 1 over the
 picture, x to the right and y down, so it does not depend on resolutions.
 """
@@ -45,8 +46,7 @@ def build() -> Callable[..., Any]:
         images: Any,
         features: Any,
     ) -> Any:
-        views = Tensor.stack(road_warp(road, road_homography), wide_warp(wide, wide_homography)).contiguous()
-        rolled = images[1:].cat(views.unsqueeze(0), dim=0)
+        views, rolled = look(images, road_warp(road, road_homography), wide_warp(wide, wide_homography))
         seen = images[1].cat(views, dim=0).reshape(1, -1, HEIGHT // 2, WIDTH // 2)
         found = vision((seen.cast(dtypes.float) - 128.0) * (1.0 / 64.0))
         remembered = features[1:].cat(found[:, :FEATURES], dim=0).contiguous()
@@ -56,6 +56,23 @@ def build() -> Callable[..., Any]:
         return outputs, {"images": rolled, "features": remembered}
 
     return drive
+
+
+def warp_only() -> Callable[..., Any]:
+    """The function for frames that come too late for a plan: they only take their place in the queue of pictures."""
+    road_warp, wide_warp = Warp(), Warp()
+
+    def keep(road: Any, wide: Any, *, road_homography: Any, wide_homography: Any, images: Any) -> Any:
+        _, rolled = look(images, road_warp(road, road_homography), wide_warp(wide, wide_homography))
+        return {"images": rolled}
+
+    return keep
+
+
+def look(images: Any, road: Any, wide: Any) -> tuple[Any, Any]:
+    """The two warped pictures, uint8 [2, CHANNELS, HEIGHT / 2, WIDTH / 2], and the queue with them as its newest."""
+    views = Tensor.stack(road, wide).contiguous()
+    return views, images[1:].cat(views.unsqueeze(0), dim=0)
 
 
 class Warp:

@@ -24,6 +24,8 @@ class Stages:
     done: list[Stage] = field(default_factory=list)
     total: int = len(FOR_EACH) + len(ONCE)
     task: TaskID | None = None
+    inner_s: float = 0.0
+    """Seconds of stages that ended within the one that runs now; they are not counted twice."""
 
     def expect_entries(self, count: int) -> None:
         """The compile has `count` entrypoints."""
@@ -38,8 +40,11 @@ class Stages:
             if self.task is None:
                 self.task = self.progress.add_task(name, total=self.total)
             self.progress.update(self.task, description=name)
-        start = time.perf_counter()
+        start, outer_s = time.perf_counter(), self.inner_s
+        self.inner_s = 0.0
         yield
-        self.done.append(Stage(name, time.perf_counter() - start))
+        whole_s = time.perf_counter() - start
+        self.done.append(Stage(name, whole_s - self.inner_s))
+        self.inner_s = outer_s + whole_s
         if self.progress is not None and self.task is not None:
             self.progress.advance(self.task)

@@ -20,6 +20,7 @@ from lab.compile.toolchain import compile_context
 
 FOLDER = Path(__file__).parents[2] / "examples" / "driving"
 WIDTH, HEIGHT = 1928, 1208
+WARP_ONLY = 1  # the entrypoint
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("driving") / "driving.fenced"
     report = compile_spec(FOLDER / "spec.toml", path)
     assert "bit for bit over 20 steps" in report.checks[0].seen
+    assert report.checks[-1].name == "entrypoints in turn = eager"
     return path
 
 
@@ -112,6 +114,22 @@ def test_the_newest_picture_in_the_queue_is_the_warped_frame(spec: Spec, packed:
     assert not images[:4].any()
     for found, expected in ((images[4, 0], warped(frame, tilted)), (images[4, 1], warped(other, shifted))):
         assert (found == expected).mean() > 0.99
+
+
+def test_pictures_of_pairs_without_a_plan_are_in_the_queue_all_the_same(spec: Spec, packed: PackedModel) -> None:
+    steps = [checks.step_inputs(spec, step) for step in range(6)]
+    for values in steps:
+        packed.run(values)
+    images, features = packed.states()
+    packed.reset_state()
+    for step, values in enumerate(steps):
+        if step in (0, 3, 5):
+            packed.run(values)
+        else:
+            assert packed.run(values[:4], WARP_ONLY) == []
+    found_images, found_features = packed.states()
+    assert found_images == images
+    assert found_features != features  # vision did not see them
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 0.0])
