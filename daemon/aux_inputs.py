@@ -1,7 +1,7 @@
-"""The aux inputs of one entrypoint: small named tensors that peers set, each with the time at which it was true.
+"""The aux inputs of one model: small named tensors that peers set, each with the time at which it was true.
 
 At every run each is fresh, or is replaced by its signed default, or refuses the run, as the contract says. Values are
-given to the device's memory only between runs.
+given to the device's memory only between runs. The primary entrypoint has all of them, the others some (admission).
 """
 
 from __future__ import annotations
@@ -31,21 +31,41 @@ class StaleAux(Exception):
     """A run cannot have this aux input: it was never set, or is older than its limit, and has no default."""
 
 
-class AuxInputs:
-    """Values by name, bound to device memory of their own."""
+class AuxPart:
+    """The aux inputs that one entrypoint takes, in its order."""
 
-    def __init__(self, graph: Graph, entry: Entrypoint, accelerator: Accelerator, bindings: Bindings) -> None:
+    def __init__(self, values: tuple[_Value, ...], bindings: Bindings) -> None:
+        self._values = values
+        self._bindings = bindings
+        self.bind()
+
+    def bind(self) -> None:
+        """Binds every input's memory."""
+        for position, value in enumerate(self._values):
+            self._bindings.bind_aux(position, value.buffer)
+
+    def give(self, now_ns: int) -> tuple[int, ...]:
+        """Puts the values of the next run into device memory; returns their ages. Only between runs.
+
+        The age of a default is NO_AGE_NS. Raises StaleAux.
+        """
+        return tuple(_give(value, now_ns) for value in self._values)
+
+
+class AuxInputs:
+    """Values by name, in device memory of their own. `entry`: the entrypoint that has all of them."""
+
+    def __init__(self, graph: Graph, entry: Entrypoint, accelerator: Accelerator) -> None:
+        self._graph = graph
         self._values: dict[str, _Value] = {}
         for index in entry.aux:
             contract = graph.aux[index]
             buffer = accelerator.allocate(f"aux {contract.name}", graph.buffers[contract.buffer].size_bytes)
             self._values[contract.name] = _Value(contract, buffer)
-        self.bind(bindings)
 
-    def bind(self, bindings: Bindings) -> None:
-        """Binds every input's memory."""
-        for position, value in enumerate(self._values.values()):
-            bindings.bind_aux(position, value.buffer)
+    def part(self, entry: Entrypoint, bindings: Bindings) -> AuxPart:
+        """What `entry` takes of them, bound to its bindings."""
+        return AuxPart(tuple(self._values[self._graph.aux[index].name] for index in entry.aux), bindings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,24 +96,18 @@ class AuxInputs:
         value.data, value.time_ns = message.value, message.time_ns
         return None
 
-    def give(self, now_ns: int) -> tuple[int, ...]:
-        """Puts the values of the next run into device memory; returns their ages. Only between runs.
 
-        The age of a default is NO_AGE_NS. Raises StaleAux.
-        """
-        return tuple(self._give(value, now_ns) for value in self._values.values())
-
-    def _give(self, value: _Value, now_ns: int) -> int:
-        contract = value.contract
-        if value.time_ns is not None:
-            age_ns = now_ns - value.time_ns
-            if not contract.max_age_ns or age_ns <= contract.max_age_ns:
-                value.buffer.view[:] = value.data
-                return age_ns
-        if not contract.has_default:
-            raise StaleAux(contract.name)
-        value.buffer.view[:] = contract.default_value
-        return NO_AGE_NS
+def _give(value: _Value, now_ns: int) -> int:
+    contract = value.contract
+    if value.time_ns is not None:
+        age_ns = now_ns - value.time_ns
+        if not contract.max_age_ns or age_ns <= contract.max_age_ns:
+            value.buffer.view[:] = value.data
+            return age_ns
+    if not contract.has_default:
+        raise StaleAux(contract.name)
+    value.buffer.view[:] = contract.default_value
+    return NO_AGE_NS
 
 
 def _refusal(code: RefusalCode, what: str, expected: str, found: str) -> Refusal:

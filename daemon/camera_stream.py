@@ -86,6 +86,11 @@ class CameraStream:
         if self.policy.isolation is Isolation.COPY:
             self._private = accelerator.allocate(f"private copy of {self.name}", self.format.buffer_bytes)
 
+    @property
+    def slot_count(self) -> int:
+        """How many slots the camera has registered."""
+        return len(self._submits)
+
     def sample_clock(self, now_ns: int) -> None:
         """Tells the session machine the clock's present offset, before it judges a frame's age."""
         self._contract.clock_offset_ns = -self._clock.to_monotonic(0, now_ns)

@@ -64,6 +64,14 @@ class StreamPolicy:
 
 
 @dataclass(frozen=True)
+class ModelPolicy:
+    """How one model is treated, by its name. `priority`: whose runs go first on a shared device; higher first."""
+
+    name: str
+    priority: int = 0
+
+
+@dataclass(frozen=True)
 class Limits:
     """Bounds on what peers and models may ask for. Times in nanoseconds, sizes in bytes."""
 
@@ -79,6 +87,16 @@ class Limits:
     bundle_bytes: int
     model_memory_bytes: int
     probation_frames: int
+    device_load_percent: int
+
+
+@dataclass(frozen=True)
+class Activation:
+    """When a release that is not confirmed yet is taken back. See `daemon.trials` and `daemon.probation`."""
+
+    crash_limit: int
+    crash_window_s: int
+    fault_limit: int
 
 
 @dataclass(frozen=True)
@@ -96,14 +114,17 @@ class Config:
     path: str
     state_directory: str
     socket_directory: str
+    image_manifest_path: str  # "": the tree that the daemon runs from is not checked against a signature
     root_paths: tuple[str, ...]
     bundle_paths: tuple[str, ...]
     bundle_directories: tuple[str, ...]
     driver: str
     device: DeviceOptions
     limits: Limits
+    activation: Activation
     sockets: Mapping[str, SocketModes]
     streams: Mapping[str, StreamPolicy]
+    models: Mapping[str, ModelPolicy]
     subscribe: Peers
     tap: Peers
     control: Peers
@@ -112,6 +133,11 @@ class Config:
         """The policy for a stream; one that is not configured may only be opened by the daemon's own user."""
         found = self.streams.get(name)
         return found if found is not None else StreamPolicy(name, _own(), Isolation.LEASE, Queueing.LATEST, 1)
+
+    def model(self, name: str) -> ModelPolicy:
+        """The policy for a model; one that is not configured has priority 0."""
+        found = self.models.get(name)
+        return found if found is not None else ModelPolicy(name)
 
 
 def load(path: str) -> Config:
@@ -139,20 +165,24 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         os.path.dirname(item) for item in bundles
     ]
     sockets = _path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder)
+    manifest = table.text("image_manifest_path", "")
     if len(os.fsencode(sockets)) > _SOCKET_FOLDER_BYTES:
         raise ConfigError("socket_directory", f"a path of at most {_SOCKET_FOLDER_BYTES} bytes", sockets)
     config = Config(
         path=path,
         state_directory=state,
         socket_directory=sockets,
+        image_manifest_path=manifest and _path(manifest, "image_manifest_path", folder),
         root_paths=tuple(_path(item, "root_paths", folder) for item in table.texts("root_paths", least=1)),
         bundle_paths=bundles,
         bundle_directories=tuple(dict.fromkeys(folders)),
         driver=driver,
         device=device,
         limits=_limits(table.table("limits")),
+        activation=_activation(table.table("activation")),
         sockets=_sockets(table.table("sockets")),
         streams=streams,
+        models=_models(table),
         subscribe=_peers(table.table("subscribe")),
         tap=_peers(table.table("tap")),
         control=_peers(table.table("control")),
@@ -196,9 +226,20 @@ def _limits(table: "_Table") -> Limits:
         bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
         model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
         probation_frames=table.number("probation_frames", 100, 1, 1_000_000),
+        device_load_percent=table.number("device_load_percent", 100, 1, 10_000),
     )
     table.done()
     return limits
+
+
+def _activation(table: "_Table") -> Activation:
+    activation = Activation(
+        crash_limit=table.number("crash_limit", 3, 1, 16),
+        crash_window_s=table.number("crash_window_s", 600, 1, 1_000_000),
+        fault_limit=table.number("fault_limit", 5, 0, 1_000_000),
+    )
+    table.done()
+    return activation
 
 
 def _sockets(table: "_Table") -> dict[str, SocketModes]:
@@ -212,11 +253,27 @@ def _sockets(table: "_Table") -> dict[str, SocketModes]:
     return sockets
 
 
+def _models(table: "_Table") -> dict[str, ModelPolicy]:
+    policies: dict[str, ModelPolicy] = {}
+    for index, model in enumerate(table.tables("model")):
+        name = _name(model.text("name"), f"model[{index}].name")
+        if name in policies:
+            raise ConfigError(f"model[{index}].name", "each model once", name)
+        policies[name] = ModelPolicy(name, model.number("priority", 0, 0, 1_000))
+        model.done()
+    return policies
+
+
+def _name(name: str, key: str) -> str:
+    if not 1 <= len(name) <= 64 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-"):
+        raise ConfigError(key, "a name of 1 to 64 of a-z 0-9 _ . -", name)
+    return name
+
+
 def _streams(table: "_Table") -> Iterator[StreamPolicy]:
     streams = table.table("stream")
     for name in streams.names():
-        if not 1 <= len(name) <= 64 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-"):
-            raise ConfigError(f"stream.{name}", "a name of 1 to 64 of a-z 0-9 _ . -", name)
+        _name(name, f"stream.{name}")
         stream = streams.table(name)
         isolation = stream.choice("isolation", Isolation, Isolation.LEASE)
         queueing = stream.choice("queueing", Queueing, Queueing.LATEST)
@@ -268,6 +325,13 @@ class _Table:
         if not isinstance(found, dict):
             raise self._error(key, "a table", found)
         return _Table(found, f"{self._where}{key}.")
+
+    def tables(self, key: str) -> "list[_Table]":
+        found = self._take(key)
+        items = [] if found is None else found
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise self._error(key, f"tables, each under [[{self._where}{key}]]", found)
+        return [_Table(item, f"{self._where}{key}[{index}].") for index, item in enumerate(items)]
 
     def text(self, key: str, default: str | None = None) -> str:
         found = self._take(key)

@@ -1,118 +1,104 @@
 """The way of a frame through one model: wait, bind, run, look at what came out, publish, give back.
 
-One run is on the device at a time, so that the newest frame is the one that runs next; output memory rotates, so that
-a run never writes what the one before it is still read from. Nothing is published unless the device's own timeline
-says that the run is over, every output byte was written (canary), and no frame of it was overwritten meanwhile.
+One run of a model is on the device at a time, so that the newest frame is the one that runs next; whose turn it is
+among several models the dispatcher says. Nothing is published unless the device's own timeline says that the run is
+over and `daemon.completion` finds nothing wrong with it. State that a discarded run has written is reset at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from abi.flat import ReleaseStatus, ResultFlag
-from abi.graph import NanPolicy
+from abi.graph import EntryRole
 from abi.lease import LeaseEvent
 from abi.packet import RefusalCode
-from abi.receipt import MAX_AUX_AGES, Receipt
+from abi.receipt import Receipt
 from daemon.aux_inputs import AuxInputs, StaleAux
 from daemon.camera_stream import CameraStream
+from daemon.completion import Inspection, Run, Verdict, make_receipt
 from daemon.config import Config
-from daemon.loop import Loop
+from daemon.counters import Counters
+from daemon.degradation import Change, Degradation, Mode
+from daemon.dispatcher import Dispatcher
+from daemon.entry import Entry, Taken
+from daemon.intake import Intake, end_dropped
 from daemon.models import LoadedModel
-from daemon.outputs import FiniteCheck
 from daemon.ring import ResultRing
-from daemon.scheduler import Drop, DropReason, Rule, Scheduler, Waiting
-from hal.accelerator import Accelerator, DeviceBuffer
-from hal.canary import Canary
+from daemon.scheduler import DropReason, Waiting
+from daemon.turns import Claim
+from hal.accelerator import Accelerator
 from hal.error import HalError
-from hal.fence import Fence, FenceStatus
-
-_OUTPUT_SETS = 2
-_DEVICE_INDEX = 0  # one device is open
-_ENTRYPOINT = 0  # the one that frames run through
-_DROPS = {
-    DropReason.SUPERSEDED: (ReleaseStatus.SUPERSEDED, RefusalCode.OK),
-    DropReason.LATE: (ReleaseStatus.LATE, RefusalCode.OK),
-    DropReason.SKEW: (ReleaseStatus.REFUSED, RefusalCode.OUT_OF_SKEW),
-    DropReason.CLOSED: (ReleaseStatus.LOST, RefusalCode.OK),
-}
+from hal.fence import FenceStatus
 
 Publish = Callable[[Receipt, int, int], None]  # receipt, ring slot, slot sequence
-
-
-@dataclass
-class Counters:
-    """What became of the runs of one pipeline."""
-
-    published: int = 0
-    torn: int = 0
-    canary: int = 0
-    not_finite: int = 0
-    stale_aux: int = 0
-    device_errors: int = 0
-    deadline_missed: int = 0
-    skew: int = 0
-    last_run_ns: int = 0
-    last_latency_ns: int = 0
-
-
-@dataclass
-class _Run:
-    """What is on the device now."""
-
-    frames: tuple[tuple[CameraStream, Waiting], ...]
-    fence: Fence
-    outputs: int
-    aux_ages_ns: tuple[int, ...]
-    reset_before: bool
-    # State was reset since the run before.
-
-
-@dataclass
-class _OutputSet:
-    """Device memory for one run's outputs, and views of the named ones in the entrypoint's order."""
-
-    buffers: tuple[DeviceBuffer, ...]
-    canaries: tuple[Canary, ...]
-    views: tuple[memoryview, ...]
+OnChange = Callable[["Pipeline", Change], None]
 
 
 class Pipeline:
     """One active model with its waiting frames and its run. `sources` are the open streams by contract position."""
 
     def __init__(
-        self, model: LoadedModel, accelerator: Accelerator, ring: ResultRing, config: Config, loop: Loop
+        self, model: LoadedModel, accelerator: Accelerator, ring: ResultRing, config: Config, dispatcher: Dispatcher
     ) -> None:
         self.model = model
         self.ring = ring
-        self.counters = Counters()
         self.state_epoch = 1
         self.on_publish: Publish = lambda receipt, slot, sequence: None
         self.on_device_error: Callable[[], None] = lambda: None
+        self.on_change: OnChange = lambda pipeline, change: None
         graph = model.graph
-        self.entry = graph.entrypoints[_ENTRYPOINT]
+        self.entry = graph.entrypoints[0]
         self.inputs = tuple(graph.frames[index] for index in self.entry.frames)
-        self.sources: list[CameraStream | None] = [None] * len(self.inputs)
+        self.degradation = Degradation(graph.entrypoints)
         self._accelerator = accelerator
-        self._loop = loop
-        self._bindings = model.executable.bindings(_ENTRYPOINT)
-        self.aux = AuxInputs(graph, self.entry, accelerator, self._bindings)
-        self._sets = tuple(self._make_outputs() for _ in range(_OUTPUT_SETS))
-        self._next_set = 0
-        outputs = [graph.outputs[index] for index in self.entry.outputs]
-        self._finite = tuple(FiniteCheck(output.view.dtype, output.view.size_bytes) for output in outputs)
-        self._refuses_nan = tuple(output.view.nan is NanPolicy.REFUSE for output in outputs)
+        self._dispatcher = dispatcher
+        self.aux = AuxInputs(graph, self.entry, accelerator)
+        self._primary = Entry(model, 0, self.aux, accelerator)
+        self._lighter = self._entry_of(EntryRole.LIGHTER, self._primary)
+        self._state_only = self._entry_of(EntryRole.STATE_ONLY)
+        self._active = self._primary
+        self._inspection = Inspection(graph, self.entry)
+        times = self._primary.times
+        self.claim = Claim(
+            model.name, config.model(model.name).priority, graph.threads, self.entry.deadline_ns,
+            run_ns=times.p99_ns,
+        )  # fmt: skip
         queues = tuple(config.stream(one.stream).queue_frames for one in self.inputs)
-        rule = Rule(len(self.inputs), queues, self.entry.max_skew_ns, self.entry.deadline_ns)
-        self._scheduler = Scheduler(rule)
-        self._run: _Run | None = None
+        behind = self._state_only.positions if self._state_only is not None else ()
+        self._intake = Intake(self.entry, queues, behind, self.claim, times)
+        self._run: Run | None = None
         self._paused = False
+        self._skip_next = False
         self._between: list[Callable[[], None]] = []
         self._was_reset = False
-        self._expected_run_ns = model.report.fastest_run_ns[_ENTRYPOINT]
-        loop.watch(model.executable.timeline.descriptor, self._on_fence)
+        dispatcher.loop.watch(model.executable.timeline.descriptor, self._on_fence)
+
+    def _entry_of(self, role: EntryRole, share: Entry | None = None) -> Entry | None:
+        for index, entry in enumerate(self.model.graph.entrypoints):
+            if entry.role is role:
+                return Entry(self.model, index, self.aux, self._accelerator, share)
+        return None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entrypoints that the daemon runs, the primary first."""
+        return tuple(entry for entry in (self._primary, self._lighter, self._state_only) if entry is not None)
+
+    @property
+    def sources(self) -> list[CameraStream | None]:
+        """The open streams by contract position."""
+        return self._intake.sources
+
+    @property
+    def counters(self) -> Counters:
+        """What became of its frame sets."""
+        return self._intake.counters
+
+    @counters.setter
+    def counters(self, counters: Counters) -> None:
+        self._intake.counters = counters
 
     @property
     def busy(self) -> bool:
@@ -122,48 +108,53 @@ class Pipeline:
     @property
     def waiting(self) -> int:
         """Frames that wait for their run."""
-        return self._scheduler.waiting()
+        return self._intake.waiting
+
+    def begin(self) -> None:
+        """Starts to serve."""
+        self._dispatcher.join(self)
 
     def attach(self, source: CameraStream) -> None:
         """A camera has opened the stream at `source.position`."""
-        self.sources[source.position] = source
         source.sink = self
+        self._intake.open(source)
 
     def detach(self, source: CameraStream) -> None:
         """The stream is closed; a frame of it that runs stays where it is until its fence."""
         if self.sources[source.position] is source:
-            self._drop(self._scheduler.close(source.position))
-            self.sources[source.position] = None
+            self._intake.close(source.position)
         source.sink = None
         if self._run is None:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Keeps no hold on frame memory: its camera may be gone."""
-        self._bindings.clear()
-        self.aux.bind(self._bindings)
+        for entry in self.entries:
+            entry.let_go()
 
     def offer(self, frame: Waiting) -> None:
         """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
-        if self._paused:
+        if self._paused or self.degradation.mode is Mode.STOPPED:
             self._give_back(frame)
             return
-        self._drop(self._scheduler.offer(frame))
-        self._pump()
+        self._intake.offer(frame, busy=self.busy)
+        self._dispatcher.pump()
 
     def pause(self) -> None:
         """Starts no more runs; what waits is given back."""
         self._paused = True
-        for frame, _ in self._scheduler.clear():
+        for frame in self._intake.clear():
             self._give_back(frame)
 
     def _give_back(self, frame: Waiting) -> None:
-        self._source(frame).end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
+        source = self._intake.source(frame)
+        if self.degradation.mode is Mode.STOPPED:
+            source.count(Mode.STOPPED.value)
+        source.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
 
     def resume(self) -> None:
         """Starts runs again."""
         self._paused = False
-        self._pump()
+        self._dispatcher.pump()
 
     def between_runs(self, call: Callable[[], None]) -> None:
         """Calls `call` when nothing of this model is on the device, before another run starts; now, if it can."""
@@ -175,23 +166,28 @@ class Pipeline:
         if self._run is not None:
             raise RuntimeError("a pipeline is retired only between runs")
         self._paused = True
-        self._loop.forget(self.model.executable.timeline.descriptor)
-        self._bindings.clear()
-        return [drop.frame for drop in self._scheduler.clear()]
+        self._dispatcher.leave(self)
+        self._dispatcher.loop.forget(self.model.executable.timeline.descriptor)
+        for entry in self.entries:
+            entry.bindings.clear()
+        return self._intake.clear()
 
+    @property
     def due_ns(self) -> int | None:
         """When a waiting frame becomes late."""
-        due_ns = self._scheduler.next_deadline_ns()
-        return None if due_ns is None else due_ns - self._expected_run_ns + 1
+        return self._intake.due_ns
 
     def expire(self, now_ns: int) -> None:
         """Drops the waiting frames that cannot meet their deadline any more."""
-        self._drop(self._scheduler.expire(now_ns, self._expected_run_ns))
+        self._note_missed(self._intake.expire(now_ns))
+        self._dispatcher.pump()
 
     def reset_state(self) -> None:
-        """Recurrent state to its initial value. Only between runs."""
-        self.model.executable.reset_state()
-        self._note_reset()
+        """Recurrent state to its initial value, and the whole model back where it was degraded. Only between runs."""
+        self._reset()
+        change = self.degradation.restore()
+        if change is not None:
+            self._changed(change)
 
     def after_device_reset(self) -> None:
         """The device was reset: what was in flight is lost, and its slots are the cameras' again."""
@@ -207,78 +203,101 @@ class Pipeline:
         if was_reset:
             self._note_reset()
 
+    def _reset(self) -> None:
+        self.model.executable.reset_state()
+        self._note_reset()
+
     def _note_reset(self) -> None:
         self.state_epoch += 1
         self._was_reset = True
 
-    def _make_outputs(self) -> _OutputSet:
-        graph, sizes = self.model.graph, self._bindings.output_bytes()
-        buffers = tuple(self._accelerator.allocate("outputs", size) for size in sizes)
-        by_number = dict(zip(self._bindings.output_buffers, buffers, strict=True))
-        views = []
-        for index in self.entry.outputs:
-            output = graph.outputs[index]
-            at = output.view.offset
-            views.append(by_number[output.buffer].view[at : at + output.view.size_bytes])
-        return _OutputSet(buffers, tuple(Canary(buffer.view) for buffer in buffers), tuple(views))
+    # what runs next
 
-    def _pump(self) -> None:
-        while self._run is None and not self._paused and not self._between:
-            now_ns = time.monotonic_ns()
-            frames, drops = self._scheduler.take(now_ns, self._expected_run_ns)
-            taken = tuple((self._source(frame), frame) for frame in frames or ())
-            self._drop(drops)  # may find that a camera has gone; what was taken runs all the same
-            if not taken:
-                return
-            self._start(taken, now_ns)
+    @property
+    def _may_start(self) -> bool:
+        return self._run is None and not self._paused and not self._between
 
-    def _start(self, taken: tuple[tuple[CameraStream, Waiting], ...], now_ns: int) -> None:
-        torn = set()
-        for source, frame in taken:
-            buffer = source.bind(frame)
-            if buffer is None:
-                torn.add(frame)
-            else:
-                self._bindings.bind_frame(frame.stream, buffer)
+    def refresh(self, now_ns: int) -> None:
+        """Brings the claim up to date; drops what cannot run any more, where a run could start."""
+        if self._may_start:
+            self._note_missed(self._intake.refresh(now_ns))
+        elif self._run is not None and not self._paused:
+            self._intake.look()
+        else:
+            self._intake.rest()
+
+    def start_next(self, now_ns: int) -> None:
+        """It is this model's turn."""
+        if self._intake.behind and self._start_behind(now_ns):
+            return
+        taken = self._intake.take(now_ns)
+        if not taken:
+            return
+        self._skip_next = self.degradation.mode.skips and not self._skip_next
+        if self._skip_next:
+            self._intake.skip(taken)
+        else:
+            self._intake.give_up_behind(max(frame.sof_ns for _, frame in taken))
+            self._start(taken, self._active, now_ns)
+
+    def catch_up(self, now_ns: int) -> None:
+        """Runs the stateOnly entrypoint on frames that were dropped, where that makes nothing late."""
+        if self._intake.behind and self._may_start:
+            self._start_behind(now_ns)
+
+    def _start_behind(self, now_ns: int) -> bool:
+        entry, turns = self._state_only, self._dispatcher.turns
+        assert entry is not None  # without it nothing is kept back
+        if not turns.has_room(self.claim):
+            return False
+        if not turns.fits_before(self.claim, entry.times.p99_ns, now_ns):
+            self._intake.give_up_behind()  # time is short, and will be shorter still
+            return False
+        drops = self._intake.take_behind()
+        if not drops:
+            return False
+        taken = tuple((self._intake.source(frame), frame) for frame, _ in drops)
+        return self._start(taken, entry, now_ns, tuple(reason for _, reason in drops))
+
+    def _start(self, taken: tuple[Taken, ...], entry: Entry, now_ns: int, reasons: tuple[DropReason, ...] = ()) -> bool:
+        """Binds and submits; False where the frames have ended instead."""
+        torn = entry.bind_frames(taken)
         if torn:
             self.counters.torn += 1
             for source, frame in taken:
                 source.end(frame, LeaseEvent.DROP, ReleaseStatus.TORN if frame in torn else ReleaseStatus.LOST)
-            return
+            return False
         try:
-            ages = self.aux.give(now_ns)
+            ages = entry.aux.give(now_ns)
         except StaleAux as stale:
             self.counters.stale_aux += 1
             for source, frame in taken:
                 source.count(f"stale aux {stale}")
                 source.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.BAD_AUX)
-            return
-        self._submit(taken, ages)
+            return False
+        return self._submit(taken, entry, ages, reasons)
 
-    def _submit(self, taken: tuple[tuple[CameraStream, Waiting], ...], ages: tuple[int, ...]) -> None:
-        chosen = self._next_set
-        self._next_set = (chosen + 1) % _OUTPUT_SETS
-        outputs = self._sets[chosen]
-        for position, (buffer, canary) in enumerate(zip(outputs.buffers, outputs.canaries, strict=True)):
-            canary.poison()
-            self._bindings.bind_output(position, buffer)
+    def _submit(
+        self, taken: tuple[Taken, ...], entry: Entry, ages: tuple[int, ...], reasons: tuple[DropReason, ...]
+    ) -> bool:
+        outputs = entry.bind_outputs()
         try:
-            fence = self._accelerator.submit(self.model.executable, self._bindings)
+            fence = self._accelerator.submit(self.model.executable, entry.bindings)
         except HalError:
             self.counters.device_errors += 1
             for source, frame in taken:
                 source.end(frame, LeaseEvent.DROP, ReleaseStatus.LOST)
             self.on_device_error()
-            return
+            return False
         for source, frame in taken:
             source.start(frame)
-        self._run = _Run(taken, fence, chosen, ages, self._was_reset)
-        self._was_reset = False
+        self._run = Run(taken, entry, fence, outputs, ages, self._was_reset, reasons)
+        self._dispatcher.turns.began(self.claim, fence.submitted_ns, entry.times.p99_ns)
+        if not reasons:
+            self._was_reset = False
+        return True
 
-    def _source(self, frame: Waiting) -> CameraStream:
-        source = self.sources[frame.stream]
-        assert source is not None  # `detach` took its frames out of the queue
-        return source
+    # what has run
 
     def _on_fence(self, events: int) -> None:
         self.model.executable.timeline.drain()
@@ -295,7 +314,7 @@ class Pipeline:
         elif run.fence.quiet:
             self._run = None
             self.counters.device_errors += 1
-            self.reset_state()
+            self._reset()
             self._end(run, LeaseEvent.FENCE, ReleaseStatus.LOST)
         else:
             self.on_device_error()  # the slots stay the device's until it was reset
@@ -303,83 +322,75 @@ class Pipeline:
         self._after_run()
 
     def _after_run(self) -> None:
+        self._dispatcher.turns.ended(self.claim)
         if any(source is None for source in self.sources):
             self._let_go()
         self._run_between()
-        self._pump()
+        self._dispatcher.pump()
 
     def _run_between(self) -> None:
         while self._between and self._run is None:
             self._between.pop(0)()
 
-    def _complete(self, run: _Run) -> None:
-        torn = {frame for source, frame in run.frames if not source.is_intact(frame)}
-        if torn:
-            self.counters.torn += 1
-            for source, frame in run.frames:
-                status = ReleaseStatus.TORN if frame in torn else ReleaseStatus.LOST
-                source.end(frame, LeaseEvent.FENCE, status)
-            return
-        outputs = self._sets[run.outputs]
-        if not all(canary.written() for canary in outputs.canaries):
-            self.counters.canary += 1
-            self._end(run, LeaseEvent.FENCE, ReleaseStatus.LOST)
-            return
-        flags = ResultFlag.STATE_RESET if run.reset_before else ResultFlag(0)
-        for view, finite, refuses in zip(outputs.views, self._finite, self._refuses_nan, strict=True):
-            if not finite(view):
-                if refuses:
-                    self.counters.not_finite += 1
-                    self._end(run, LeaseEvent.FENCE, ReleaseStatus.LOST)
-                    return
-                flags |= ResultFlag.NAN
-        slot, sequence = self.ring.publish(outputs.views)
-        self.on_publish(self._receipt(run, flags), slot, sequence)
-        self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)
-
-    def _receipt(self, run: _Run, flags: ResultFlag) -> Receipt:
-        fence, timeline = run.fence, run.fence.timeline
-        published_ns = time.monotonic_ns()
-        sof_ns = min(frame.sof_ns for _, frame in run.frames)
-        deadline_ns = sof_ns + self.entry.deadline_ns if self.entry.deadline_ns else 0
-        if not deadline_ns or published_ns <= deadline_ns:
-            flags |= ResultFlag.DEADLINE_MET
+    def _complete(self, run: Run) -> None:
+        torn, flags = run.torn(), ResultFlag(0)
+        verdict = Verdict.TORN
+        if not torn:
+            verdict, flags = self._inspection.look(run.outputs)
+        if verdict is not Verdict.GOOD:
+            self._discard(run, verdict, torn)
+        elif run.reasons:
+            self.counters.state_only += 1
+            for (source, frame), reason in zip(run.frames, run.reasons, strict=True):
+                end_dropped(source, frame, reason, LeaseEvent.FENCE)
         else:
-            self.counters.deadline_missed += 1
-        self.counters.published += 1
-        self.counters.last_run_ns = fence.completed_ns - fence.started_ns
-        self.counters.last_latency_ns = published_ns - sof_ns
-        self._expected_run_ns = min(self._expected_run_ns, self.counters.last_run_ns)
-        return Receipt(
-            model_digest=self.model.digest,
-            entrypoint=_ENTRYPOINT,
-            device=_DEVICE_INDEX,
-            timeline=timeline.identity,
-            fence_value=fence.value,
-            fence_status=int(fence.status),
-            flags=flags,
-            state_epoch=self.state_epoch,
-            deadline_ns=deadline_ns,
-            submitted_ns=fence.submitted_ns,
-            started_ns=timeline.to_monotonic(fence.started_ns),
-            completed_ns=timeline.to_monotonic(fence.completed_ns),
-            device_started_ns=fence.started_ns,
-            device_completed_ns=fence.completed_ns,
-            published_ns=published_ns,
-            clock_error_ns=timeline.clock_error_ns + max(source.clock_error_ns for source, _ in run.frames),
-            aux_ages_ns=run.aux_ages_ns[:MAX_AUX_AGES],
-            frames=tuple(source.receipt(frame) for source, frame in run.frames),
-        )
+            self._publish(run, flags)
+        run.entry.times.add(time.monotonic_ns() - run.fence.submitted_ns)
+        self.claim.run_ns = self._active.times.p99_ns
 
-    def _end(self, run: _Run, event: LeaseEvent, status: ReleaseStatus) -> None:
+    def _discard(self, run: Run, verdict: Verdict, torn: set[Waiting]) -> None:
+        """Nothing of the run is published, and nothing of it may live on in the state."""
+        setattr(self.counters, verdict.value, getattr(self.counters, verdict.value) + 1)
+        if run.entry.writes_state:
+            self.counters.state_tainted += 1
+            self._reset()
+        for source, frame in run.frames:
+            source.end(frame, LeaseEvent.FENCE, ReleaseStatus.TORN if frame in torn else ReleaseStatus.LOST)
+
+    def _publish(self, run: Run, flags: ResultFlag) -> None:
+        slot, sequence = self.ring.publish(run.outputs.views)
+        published_ns = time.monotonic_ns()
+        receipt = make_receipt(run, self.model.digest, self.state_epoch, flags, published_ns)
+        self.counters.published += 1
+        self.counters.deadline_missed += not receipt.deadline_met
+        self.counters.last_run_ns = run.fence.completed_ns - run.fence.started_ns
+        self.counters.last_latency_ns = published_ns - run.sof_ns
+        self.on_publish(receipt, slot, sequence)
+        self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)
+        self._note(missed=not receipt.deadline_met)
+
+    def _end(self, run: Run, event: LeaseEvent, status: ReleaseStatus) -> None:
         for source, frame in run.frames:
             source.end(frame, event, status)
 
-    def _drop(self, drops: list[Drop]) -> None:
-        for source, frame, reason in [(self._source(frame), frame, reason) for frame, reason in drops]:
-            status, code = _DROPS[reason]
-            if reason is DropReason.SKEW:
-                self.counters.skew += 1
-            if reason is DropReason.CLOSED:
-                source.count(reason.value)
-            source.end(frame, LeaseEvent.DROP, status, code)
+    # misses
+
+    def _note_missed(self, sets: int) -> None:
+        self.claim.run_ns = self._active.times.p99_ns
+        for _ in range(sets):
+            self._note(missed=True)
+
+    def _note(self, *, missed: bool) -> None:
+        change = self.degradation.note(missed=missed)
+        if change is not None:
+            self._changed(change)
+
+    def _changed(self, change: Change) -> None:
+        lighter = self._lighter if change.after.lighter else None
+        self._active = self._primary if lighter is None else lighter
+        self._intake.times = self._active.times
+        self.claim.run_ns = self._active.times.p99_ns
+        if change.after is Mode.STOPPED:
+            for frame in self._intake.clear():
+                self._give_back(frame)
+        self.on_change(self, change)

@@ -14,12 +14,14 @@ from abi.graph import OutputView
 from abi.lease import LeaseEvent
 from daemon.camera_stream import CameraStream
 from daemon.config import Config
+from daemon.dispatcher import Dispatcher, places
 from daemon.loop import Loop
 from daemon.models import LoadedModel
-from daemon.pipeline import Pipeline, Publish
+from daemon.pipeline import OnChange, Pipeline, Publish
 from daemon.refusal import ModelRefused, Step, refused
 from daemon.ring import ResultRing
 from daemon.scheduler import Waiting
+from daemon.turns import Turns
 from hal.accelerator import Accelerator
 from hal.error import HalError
 
@@ -37,11 +39,13 @@ class Roster:
         self.previous: dict[str, LoadedModel] = {}
         self.on_device_error: Callable[[], None] = lambda: None
         self.on_outputs_changed: OnEnded = lambda model, reason: None
+        self.on_change: OnChange = lambda pipeline, change: None
         self.paused = False
         self._accelerator = accelerator
         self._config = config
-        self._loop = loop
         self._publisher = publisher
+        device = accelerator.properties()
+        self.dispatcher = Dispatcher(Turns(places(config.driver, device, config.device)), loop)
         self._switching: set[str] = set()
         loop.add_timer(self._due_ns, self._expire)
 
@@ -80,19 +84,20 @@ class Roster:
         ring = old.ring if old is not None and old.ring.outputs == outputs else None
         try:
             if ring is not None:
-                new = Pipeline(model, self._accelerator, ring, self._config, self._loop)
+                new = Pipeline(model, self._accelerator, ring, self._config, self.dispatcher)
             else:
                 new = self._with_new_ring(model, outputs)
         except HalError as error:
             raise refused(error) from error
         new.on_publish = self._publisher(model.name)
         new.on_device_error = self.on_device_error
+        new.on_change = self.on_change
         return new
 
     def _with_new_ring(self, model: LoadedModel, outputs: tuple[OutputView, ...]) -> Pipeline:
         ring = ResultRing(model.name, outputs, self._config.limits.ring_slots)
         try:
-            return Pipeline(model, self._accelerator, ring, self._config, self._loop)
+            return Pipeline(model, self._accelerator, ring, self._config, self.dispatcher)
         except BaseException:
             ring.close()
             raise
@@ -124,6 +129,12 @@ class Roster:
             on_switched(new)
 
         old.between_runs(idle)
+
+    def drop_previous(self, name: str) -> None:
+        """Forgets and unloads the model that served before, so that no rollback leads to it."""
+        stale = self.previous.pop(name, None)
+        if stale is not None:
+            stale.unload(self._accelerator)
 
     def pause(self) -> None:
         """Starts no more runs in any model; frames that wait are given back."""
@@ -170,6 +181,7 @@ class Roster:
         self.pipelines[pipeline.model.name] = pipeline
         if self.paused:
             pipeline.pause()
+        pipeline.begin()
 
     def _hand_over(self, old: Pipeline, new: Pipeline) -> list[CameraStream]:
         """Everything that outlives a switch; called between two runs. Returns the streams that the new one refuses."""
@@ -203,7 +215,7 @@ class Roster:
         return True
 
     def _due_ns(self) -> int | None:
-        due = [at for at in (pipeline.due_ns() for pipeline in self.pipelines.values()) if at is not None]
+        due = [at for at in (pipeline.due_ns for pipeline in self.pipelines.values()) if at is not None]
         return min(due, default=None)
 
     def _expire(self, now_ns: int) -> None:

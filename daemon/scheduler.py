@@ -18,6 +18,7 @@ class DropReason(Enum):
     LATE = "late"  # its deadline had passed, or would have, before it could run
     SKEW = "skew"  # no frame of another stream was near enough in time
     CLOSED = "closed"  # its stream was closed while it waited
+    SKIPPED = "skipped"  # its model's misses persist, and the contract skips every second set
 
 
 class Waiting(NamedTuple):
@@ -55,9 +56,13 @@ class Rule:
 
 
 class Scheduler:
-    """The waiting frames of one entrypoint."""
+    """The waiting frames of one entrypoint.
+
+    missed_sets: complete sets of frames that were dropped for being late; a frame without its partners is no such set.
+    """
 
     def __init__(self, rule: Rule) -> None:
+        self.missed_sets = 0
         self._rule = rule
         self._queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(rule.streams))
 
@@ -80,8 +85,8 @@ class Scheduler:
             drops.append(Drop(queue.popleft(), DropReason.SUPERSEDED))
         return drops
 
-    def take(self, now_ns: int, expected_run_ns: int) -> tuple[tuple[Waiting, ...] | None, list[Drop]]:
-        """The frames of the next run in the contract's order (None: nothing can run yet), and the frames dropped.
+    def ready(self, now_ns: int, expected_run_ns: int) -> tuple[int | None, list[Drop]]:
+        """SOF of the oldest frame of the set that can run (None: there is none yet), and the frames dropped.
 
         A frame is late when `now_ns + expected_run_ns` lies beyond its deadline.
         """
@@ -90,20 +95,37 @@ class Scheduler:
             heads = [queue[0] for queue in self._queues]
             oldest = min(heads, key=_sof)
             if self._is_late(oldest, now_ns, expected_run_ns):
-                drops.append(Drop(self._queues[oldest.stream].popleft(), DropReason.LATE))
+                drops.append(self._drop_late(oldest.stream))
             elif max(heads, key=_sof).sof_ns - oldest.sof_ns > self._rule.max_skew_ns:
                 drops.append(Drop(self._queues[oldest.stream].popleft(), DropReason.SKEW))
             else:
-                return tuple(queue.popleft() for queue in self._queues), drops
+                return oldest.sof_ns, drops
         return None, drops
 
+    def take(self, now_ns: int, expected_run_ns: int) -> tuple[tuple[Waiting, ...] | None, list[Drop]]:
+        """The frames of the set that `ready` finds, in the contract's order, and the frames dropped."""
+        sof_ns, drops = self.ready(now_ns, expected_run_ns)
+        if sof_ns is None:
+            return None, drops
+        return tuple(queue.popleft() for queue in self._queues), drops
+
+    def oldest_sof_ns(self) -> int | None:
+        """SOF of the oldest frame where every stream has one; nothing is judged or dropped."""
+        return min(queue[0].sof_ns for queue in self._queues) if all(self._queues) else None
+
     def expire(self, now_ns: int, expected_run_ns: int) -> list[Drop]:
-        """Drops the frames that wait for a partner beyond their own deadline."""
+        """Drops the frames that wait, for a partner or for the device, beyond their own deadline."""
         drops = []
-        for queue in self._queues:
+        for stream, queue in enumerate(self._queues):
             while queue and self._is_late(queue[0], now_ns, expected_run_ns):
-                drops.append(Drop(queue.popleft(), DropReason.LATE))
+                drops.append(self._drop_late(stream))
         return drops
+
+    def _drop_late(self, stream: int) -> Drop:
+        times = [queue[0].sof_ns for queue in self._queues if queue]
+        if len(times) == self._rule.streams and max(times) - min(times) <= self._rule.max_skew_ns:
+            self.missed_sets += 1
+        return Drop(self._queues[stream].popleft(), DropReason.LATE)
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` has something to do at the latest; None when nothing waits or there is no deadline."""

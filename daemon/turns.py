@@ -8,7 +8,7 @@ without; it starts if nobody who is in time without it becomes late by it. Where
 its frame does not come, the set after it counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,13 +26,11 @@ class Ready(NamedTuple):
 class Claim:
     """One model's claim on the device. Its owner keeps the fields below `width` up to date.
 
-    start: called when it is this claim's turn; must lead to `Turns.began`, or leave the claim without that set.
     priority: higher goes first. width: how many of the device's places a run takes.
     deadline_ns: from SOF to published; 0: none.
     """
 
     name: str
-    start: Callable[[int], None]
     priority: int = 0
     width: int = 1
     deadline_ns: int = 0
@@ -139,9 +137,13 @@ class Turns:
             self.retry_ns = retry_ns if self.retry_ns is None else min(self.retry_ns, retry_ns)
         return None
 
+    def has_room(self, claim: Claim) -> bool:
+        """Whether the device has the places that a run of the claim takes."""
+        return claim not in self._running and self._free() >= claim.width
+
     def fits_before(self, claim: Claim, run_ns: int, now_ns: int) -> bool:
         """Whether an extra run by the claim's owner makes neither its own next set late nor that of a higher claim."""
-        if self._free() < claim.width or claim in self._running:
+        if not self.has_room(claim):
             return False
         concerned = [other for other in self._claims if other.priority > claim.priority]
         if claim.deadline_ns:
@@ -150,7 +152,7 @@ class Turns:
 
     def load(self, claims: Sequence[Claim]) -> float:
         """The share of the device that these take: p99 x places / period of those whose period is known, added up."""
-        known = [claim for claim in claims if claim.period_ns and claim.last_sof_ns is not None]
+        known = [claim for claim in claims if claim.period_ns]
         return sum(claim.run_ns * claim.width / claim.period_ns for claim in known) / self.places
 
     def _free(self) -> int:

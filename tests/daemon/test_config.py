@@ -41,6 +41,7 @@ bundle_directories = ["/srv/models"]
 [limits]
 max_age_ms = 7
 slots = 3
+device_load_percent = 80
 [device]
 driver = "opencl"
 name = "a board; 3.1"
@@ -57,6 +58,11 @@ camera_gid = 44
 gids = [1000]
 [control]
 uids = [0]
+[[model]]
+name = "lane"
+priority = 7
+[[model]]
+name = "driving"
 [stream.road]
 isolation = "copy"
 queueing = "fifo"
@@ -74,7 +80,8 @@ gids = [8]
     assert config.driver == "opencl"
     assert config.device == DeviceOptions((2, 3), 40, True, True, 4, 0, "a board; 3.1")
     assert (config.sockets["camera"].mode, config.sockets["camera"].gid) == (0o600, 44)
-    assert (config.limits.max_age_ns, config.limits.slots) == (7_000_000, 3)
+    assert (config.limits.max_age_ns, config.limits.slots, config.limits.device_load_percent) == (7_000_000, 3, 80)
+    assert [config.model(name).priority for name in ("lane", "driving", "other")] == [7, 0, 0]
     assert config.bundle_directories == ("/srv/models",)
     assert config.socket_directory == "/tmp/here"
 
@@ -111,6 +118,14 @@ gids = [8]
         (LEAST + '[stream.road]\nuids = ["root"]\n', "stream.road.uids"),
         (LEAST + "[stream.road]\nuid = 1\n", "stream.road.uid"),
         (LEAST + "stream = 1\n", "stream"),
+        (LEAST + '[model]\nname = "lane"\n', "model"),
+        (LEAST + "model = [3]\n", "model"),
+        (LEAST + "[[model]]\npriority = 1\n", "model[0].name"),
+        (LEAST + '[[model]]\nname = "Lane"\n', "model[0].name"),
+        (LEAST + '[[model]]\nname = "a"\n[[model]]\nname = "a"\n', "model[1].name"),
+        (LEAST + '[[model]]\nname = "a"\npriority = -1\n', "model[0].priority"),
+        (LEAST + '[[model]]\nname = "a"\nprio = 1\n', "model[0].prio"),
+        (LEAST + "[limits]\ndevice_load_percent = 0\n", "limits.device_load_percent"),
         (LEAST + "[control]\nusers = [1]\n", "control.users"),
         (LEAST + "[control]\ngids = [-1]\n", "control.gids"),
     ],

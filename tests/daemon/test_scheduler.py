@@ -118,3 +118,32 @@ def test_every_frame_comes_out_exactly_once(
             out += [drop.frame for drop in scheduler.close(stream)]
     out += [drop.frame for drop in scheduler.clear()]
     assert sorted(out) == sorted(offered)
+
+
+def test_a_set_that_is_late_is_missed_once_however_many_cameras_it_has() -> None:
+    scheduler = Scheduler(Rule(2, (4, 4), max_skew_ns=10, deadline_ns=100))
+    for sequence, sof_ns in enumerate((0, 50)):
+        scheduler.offer(frame(sequence, sof_ns, 0))
+        scheduler.offer(frame(sequence, sof_ns + 3, 1))
+    assert len(scheduler.ready(120, 0)[1]) == 2
+    assert scheduler.missed_sets == 1
+    scheduler.offer(frame(9, 100, 0))
+    assert [drop.frame.sof_ns for drop in scheduler.expire(1000, 0)] == [50, 100, 53]
+    assert scheduler.missed_sets == 2
+
+
+def test_a_frame_without_its_partner_is_late_and_no_missed_set() -> None:
+    scheduler = Scheduler(Rule(2, (4, 4), max_skew_ns=10, deadline_ns=100))
+    scheduler.offer(frame(1, 0, 0))
+    assert len(scheduler.expire(200, 0)) == 1
+    assert scheduler.missed_sets == 0
+
+
+def test_a_look_at_what_waits_drops_nothing() -> None:
+    scheduler = Scheduler(PAIR)
+    scheduler.offer(frame(1, 100, 0))
+    assert scheduler.oldest_sof_ns() is None
+    scheduler.offer(frame(1, 500, 1))
+    assert scheduler.oldest_sof_ns() == 100
+    assert scheduler.waiting() == 2
+    assert scheduler.ready(0, 0) == (None, [Drop(frame(1, 100, 0), DropReason.SKEW)])

@@ -10,7 +10,7 @@ from daemon.turns import Claim, Ready, Turns
 
 
 def claim(name: str, priority: int = 0, *, run_ns: int = 10, ready: Ready | None = None, **more: int) -> Claim:
-    return Claim(name, lambda now_ns: None, priority, run_ns=run_ns, ready=ready, **more)
+    return Claim(name, priority, run_ns=run_ns, ready=ready, **more)
 
 
 def device(*claims: Claim, places: int = 1) -> Turns:
@@ -129,7 +129,7 @@ def test_an_extra_run_must_let_its_own_next_frame_and_higher_ones_be_in_time() -
 def test_the_load_is_what_runs_take_of_their_periods() -> None:
     one = claim("one", run_ns=25, period_ns=100, last_sof_ns=0)
     two = claim("two", run_ns=50, period_ns=100, last_sof_ns=0, width=2)
-    idle = claim("idle", run_ns=50, period_ns=100)  # without a camera
+    idle = claim("idle", run_ns=50)  # without a camera
     turns = device(one, two, idle, places=4)
     assert turns.load(turns.claims) == pytest.approx((25 + 2 * 50) / 100 / 4)
 

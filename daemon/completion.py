@@ -1,0 +1,108 @@
+"""A run that was handed to the device, and what is made of it once its fence has signalled.
+
+A signalled fence says that the run is over, not that its result is good: the frames must be as they were submitted,
+every output byte written (canary), and NaN or infinity is dealt with as the contract says. What fails discards the
+result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from abi.flat import ResultFlag
+from abi.graph import Entrypoint, Graph, NanPolicy
+from abi.receipt import MAX_AUX_AGES, Receipt
+from daemon.entry import Entry, OutputSet, Taken
+from daemon.outputs import FiniteCheck
+from daemon.scheduler import DropReason, Waiting
+from hal.fence import Fence
+
+_DEVICE_INDEX = 0  # one device is open
+
+
+class Verdict(Enum):
+    """What a completed run is worth."""
+
+    GOOD = "good"
+    TORN = "torn"  # a frame was overwritten while it was read
+    CANARY = "canary"  # output bytes were not written
+    NOT_FINITE = "not_finite"  # NaN or infinity where the contract refuses it
+
+    __hash__ = object.__hash__
+
+
+@dataclass(slots=True)
+class Run:
+    """What is on the device. reset_before: state was reset since the run before.
+
+    reasons: by frame why it was dropped, where the run only keeps state in step; empty for a run that publishes.
+    """
+
+    frames: tuple[Taken, ...]
+    entry: Entry
+    fence: Fence
+    outputs: OutputSet
+    aux_ages_ns: tuple[int, ...]
+    reset_before: bool
+    reasons: tuple[DropReason, ...] = ()
+
+    def torn(self) -> set[Waiting]:
+        """The frames that are not what was submitted; asked once the fence has signalled."""
+        return {frame for source, frame in self.frames if not source.is_intact(frame)}
+
+    @property
+    def sof_ns(self) -> int:
+        """SOF of its oldest frame, CLOCK_MONOTONIC."""
+        return min(frame.sof_ns for _, frame in self.frames)
+
+
+class Inspection:
+    """Looks at the outputs of runs of one model; scratch memory is made once."""
+
+    def __init__(self, graph: Graph, entry: Entrypoint) -> None:
+        outputs = [graph.outputs[index] for index in entry.outputs]
+        self._finite = tuple(FiniteCheck(output.view.dtype, output.view.size_bytes) for output in outputs)
+        self._refuses = tuple(output.view.nan is NanPolicy.REFUSE for output in outputs)
+
+    def look(self, outputs: OutputSet) -> tuple[Verdict, ResultFlag]:
+        """What the outputs are worth, and the flag that goes with them."""
+        if not outputs.written():
+            return Verdict.CANARY, ResultFlag(0)
+        flags = ResultFlag(0)
+        for view, finite, refuses in zip(outputs.views, self._finite, self._refuses, strict=False):
+            if not finite(view):
+                if refuses:
+                    return Verdict.NOT_FINITE, flags
+                flags |= ResultFlag.NAN
+        return Verdict.GOOD, flags
+
+
+def make_receipt(run: Run, model_digest: bytes, state_epoch: int, flags: ResultFlag, published_ns: int) -> Receipt:
+    """The receipt of a result that stands in the ring since `published_ns`. Flags of deadline and reset are added."""
+    fence, timeline = run.fence, run.fence.timeline
+    deadline_ns = run.sof_ns + run.entry.contract.deadline_ns if run.entry.contract.deadline_ns else 0
+    if not deadline_ns or published_ns <= deadline_ns:
+        flags |= ResultFlag.DEADLINE_MET
+    if run.reset_before:
+        flags |= ResultFlag.STATE_RESET
+    return Receipt(
+        model_digest=model_digest,
+        entrypoint=run.entry.index,
+        device=_DEVICE_INDEX,
+        timeline=timeline.identity,
+        fence_value=fence.value,
+        fence_status=int(fence.status),
+        flags=flags,
+        state_epoch=state_epoch,
+        deadline_ns=deadline_ns,
+        submitted_ns=fence.submitted_ns,
+        started_ns=timeline.to_monotonic(fence.started_ns),
+        completed_ns=timeline.to_monotonic(fence.completed_ns),
+        device_started_ns=fence.started_ns,
+        device_completed_ns=fence.completed_ns,
+        published_ns=published_ns,
+        clock_error_ns=timeline.clock_error_ns + max(source.clock_error_ns for source, _ in run.frames),
+        aux_ages_ns=run.aux_ages_ns[:MAX_AUX_AGES],
+        frames=tuple(source.receipt(frame) for source, frame in run.frames),
+    )

@@ -1,0 +1,108 @@
+"""One entrypoint of a loaded model, made ready to run: its bindings, aux inputs, output memory, and how long it takes.
+
+Everything is allocated here, once. Output memory rotates, so that a run never writes what the one before it is still
+read from; the lighter entrypoint has the primary's outputs (admission proves it) and shares their memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from abi.graph import Graph
+from daemon.aux_inputs import AuxInputs
+from daemon.camera_stream import CameraStream
+from daemon.models import LoadedModel
+from daemon.run_times import RunTimes
+from daemon.scheduler import Waiting
+from hal.accelerator import Accelerator, DeviceBuffer
+from hal.bindings import Bindings, written_states
+from hal.canary import Canary
+
+_OUTPUT_SETS = 2
+
+Taken = tuple[CameraStream, Waiting]  # a frame of a set that was taken for a run
+
+
+@dataclass(frozen=True)
+class OutputSet:
+    """Device memory for one run's outputs, and views of the named ones in the entrypoint's order."""
+
+    buffers: tuple[DeviceBuffer, ...]
+    canaries: tuple[Canary, ...]
+    views: tuple[memoryview, ...]
+
+    def written(self) -> bool:
+        """Whether every output was written since it was last bound."""
+        return all(canary.written() for canary in self.canaries)
+
+
+class OutputMemory:
+    """The output sets that the runs of a model take in turn."""
+
+    def __init__(self, graph: Graph, outputs: tuple[int, ...], bindings: Bindings, accelerator: Accelerator) -> None:
+        self._sets = tuple(_make_set(graph, outputs, bindings, accelerator) for _ in range(_OUTPUT_SETS))
+        self._next = 0
+
+    def take(self) -> OutputSet:
+        """The set of the next run."""
+        chosen = self._sets[self._next]
+        self._next = (self._next + 1) % _OUTPUT_SETS
+        return chosen
+
+
+def _make_set(graph: Graph, outputs: tuple[int, ...], bindings: Bindings, accelerator: Accelerator) -> OutputSet:
+    buffers = tuple(accelerator.allocate("outputs", size) for size in bindings.output_bytes())
+    by_number = dict(zip(bindings.output_buffers, buffers, strict=True))
+    views = []
+    for index in outputs:
+        output = graph.outputs[index]
+        at = output.view.offset
+        views.append(by_number[output.buffer].view[at : at + output.view.size_bytes])
+    return OutputSet(buffers, tuple(Canary(buffer.view) for buffer in buffers), tuple(views))
+
+
+class Entry:
+    """Entrypoint `index` of a model.
+
+    positions: which of the primary's frames it takes, in its own order. times: of its runs, submitted to dealt with.
+    """
+
+    def __init__(
+        self, model: LoadedModel, index: int, aux: AuxInputs, accelerator: Accelerator, share: Entry | None = None
+    ) -> None:
+        """`share`: the entry whose output memory it takes."""
+        graph = model.graph
+        self.index = index
+        self.contract = graph.entrypoints[index]
+        self.bindings = model.executable.bindings(index)
+        self.aux = aux.part(self.contract, self.bindings)
+        self.positions = tuple(graph.entrypoints[0].frames.index(frame) for frame in self.contract.frames)
+        self.times = RunTimes(model.report.fastest_run_ns[index])
+        self.writes_state = bool(written_states(graph, self.contract))
+        self.outputs: OutputMemory = (
+            OutputMemory(graph, self.contract.outputs, self.bindings, accelerator) if share is None else share.outputs
+        )
+
+    def bind_frames(self, taken: tuple[Taken, ...]) -> set[Waiting]:
+        """Binds a set's frames; returns those that were overwritten since they were submitted (torn)."""
+        torn = set()
+        for source, frame in taken:
+            buffer = source.bind(frame)
+            if buffer is None:
+                torn.add(frame)
+            else:
+                self.bindings.bind_frame(self.positions.index(frame.stream), buffer)
+        return torn
+
+    def bind_outputs(self) -> OutputSet:
+        """Binds the next output memory, poisoned."""
+        outputs = self.outputs.take()
+        for position, (buffer, canary) in enumerate(zip(outputs.buffers, outputs.canaries, strict=True)):
+            canary.poison()
+            self.bindings.bind_output(position, buffer)
+        return outputs
+
+    def let_go(self) -> None:
+        """Keeps no hold on frame memory: its camera may be gone."""
+        self.bindings.clear()
+        self.aux.bind()
