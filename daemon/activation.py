@@ -28,13 +28,21 @@ class Activator:
         """Whether a bundle is being loaded."""
         return self._thread is not None
 
-    def load(self, path: str, on_loaded: OnLoaded, *, at_start: bool = False) -> None:
-        """Loads the bundle; `on_loaded` is called on the loop's thread. RuntimeError while one is being loaded."""
+    def load(self, path: str, on_loaded: OnLoaded) -> None:
+        """Loads the bundle, named by an operator; `on_loaded` is called on the loop's thread.
+
+        RuntimeError while one is being loaded.
+        """
+        self._begin(lambda: self._loader.load(path, named=True), path, on_loaded)
+
+    def load_at_start(self, path: str, on_loaded: OnLoaded) -> None:
+        """As `load`, for a bundle that the configuration names."""
+        self._begin(lambda: self._loader.load_at_start(path), path, on_loaded)
+
+    def _begin(self, load: Callable[[], LoadedModel], path: str, on_loaded: OnLoaded) -> None:
         if self._thread is not None:
             raise RuntimeError("a bundle is being loaded already")
-        self._thread = threading.Thread(
-            target=self._run, args=(path, on_loaded, at_start), name="fenced-load", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(load, path, on_loaded), name="fenced-load", daemon=True)
         self._thread.start()
 
     def join(self, at_most_ns: int) -> None:
@@ -42,10 +50,10 @@ class Activator:
         if self._thread is not None:
             self._thread.join(at_most_ns / 1e9)
 
-    def _run(self, path: str, on_loaded: OnLoaded, at_start: bool) -> None:
+    def _run(self, load: Callable[[], LoadedModel], path: str, on_loaded: OnLoaded) -> None:
         outcome: LoadedModel | ModelRefused
         try:
-            outcome = self._loader.load_at_start(path) if at_start else self._loader.load(path)
+            outcome = load()
         except ModelRefused as refused:
             outcome = refused
             # its trace would keep the frames of the load, and with them the bundle's memory, until a collection

@@ -14,6 +14,7 @@ from daemon.command import Attached, Body, CommandRefused, Done, Outcome
 from daemon.config import Config
 from daemon.peer import Arrival, Peer, PeerContext
 from daemon.state_keeper import StateKeeper
+from daemon.switching import Switching
 from daemon.transport import Descriptors
 
 
@@ -22,14 +23,11 @@ class ControlHost(Protocol):
 
     config: Config
     keeper: StateKeeper
+    switching: Switching
 
     def status(self) -> Body: ...
 
     def metrics(self) -> str: ...
-
-    def activate(self, path: str, done: Done) -> None: ...
-
-    def rollback(self, model: str, done: Done) -> None: ...
 
     def drain(self, done: Done) -> None: ...
 
@@ -90,9 +88,9 @@ class ControlPeer(Peer):
             case CommandKind.METRICS:
                 self._reply(command, host.metrics())
             case CommandKind.ACTIVATE:
-                host.activate(argument, done)
+                host.switching.activate(argument, done)
             case CommandKind.ROLLBACK:
-                host.rollback(argument, done)
+                host.switching.rollback(argument, done)
             case CommandKind.DRAIN:
                 host.drain(done)
             case CommandKind.RESUME:

@@ -4,9 +4,11 @@
 with nothing left behind. What serves now is `daemon.service`'s matter; nothing here touches it.
 """
 
+import contextlib
 import hashlib
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from abi.graph import HAL_VERSION, Graph, GraphError, decode
@@ -16,6 +18,7 @@ from daemon import guard
 from daemon.audit import AuditLog
 from daemon.refusal import ModelRefused, Step, refused
 from daemon.selftest import TestReport, self_test
+from daemon.trials import TrialRefused, Trials
 from daemon.trust_store import VehicleTrust
 from hal.accelerator import Accelerator, Executable, Module, SealedSpan
 from hal.error import HalError
@@ -84,8 +87,18 @@ class ModelLoader:
     """Loads bundles under one trust onto one accelerator; every decision goes to the audit log."""
 
     def __init__(
-        self, accelerator: Accelerator, trust: VehicleTrust, machine: Machine, audit: AuditLog, limit_bytes: int
+        self,
+        accelerator: Accelerator,
+        trust: VehicleTrust,
+        machine: Machine,
+        audit: AuditLog,
+        *,
+        limit_bytes: int,
+        trials: Trials,
     ) -> None:
+        self.serving_path: Callable[[str], str] = lambda model: ""
+        # Where the bundle lies that serves under a model's name; empty: none does.
+        self._trials = trials
         self._accelerator = accelerator
         self._trust = trust
         self._machine = machine
@@ -95,24 +108,43 @@ class ModelLoader:
     def load_at_start(self, path: str) -> LoadedModel:
         """As `load`; where the rollback floor has passed the bundle, the confirmed one of its model in its place.
 
-        A release that was activated and confirmed outlives a restart, whatever the configuration still names.
+        A release that was activated and confirmed outlives a restart, whatever the configuration still names. One that
+        was taken back gives way likewise, to what served before it; where nothing else may serve it is tried again.
         """
         try:
             return self.load(path)
         except ModelRefused as refusal:
-            confirmed = self._trust.confirmed_path(refusal.model)
-            if confirmed is None or confirmed == path:
+            was_lost, others = isinstance(refusal, TrialRefused), self._others(path, refusal)
+            if not was_lost and not others:
                 raise
-        self._audit.append("bundle.superseded", {"path": path[:1024], "confirmed": confirmed[:1024]})
-        return self.load(confirmed)
+        for other in others:
+            self._audit.append("bundle.superseded", {"path": path[:1024], "confirmed": other[:1024]})
+            try:
+                return self.load(other)
+            except ModelRefused:
+                if not was_lost:
+                    raise
+        self._audit.append("bundle.tried-again", {"path": path[:1024], "why": "nothing else may serve"})
+        return self.load(path, named=True)
 
-    def load(self, path: str) -> LoadedModel:
-        """The model in the bundle at `path`, ready to serve. Raises ModelRefused, after the audit log has it."""
+    def _others(self, path: str, refusal: ModelRefused) -> list[str]:
+        """Where bundles lie that may serve in place of the one that was refused, the best first."""
+        found = [
+            self._trust.confirmed_path(refusal.model),
+            refusal.instead if isinstance(refusal, TrialRefused) else "",
+        ]
+        return list(dict.fromkeys(one for one in found if one and one != path))
+
+    def load(self, path: str, *, named: bool = False) -> LoadedModel:
+        """The model in the bundle at `path`, ready to serve. Raises ModelRefused, after the audit log has it.
+
+        named: it was asked for by name, so what its trials came to before is forgotten.
+        """
         began_ns = time.monotonic_ns()
         try:
             bundle = self._verify(path)
             try:
-                graph, executable, report = self._prepare(bundle)
+                graph, executable, report = self._try(bundle, named)
             except BaseException:
                 bundle.close()
                 raise
@@ -125,6 +157,24 @@ class ModelLoader:
             "bundle.accepted", {"path": path[:1024], **model.identity(), "trust_epoch": bundle.trust_epoch}
         )
         return model
+
+    def _try(self, bundle: VerifiedBundle, named: bool) -> tuple[Graph, Executable, TestReport]:
+        """Prepares it, with its trial written down first: its code may end the process. OSError when it cannot be."""
+        if self._trust.is_confirmed(bundle):
+            return self._prepare(bundle)
+        name, trials = bundle.statement.model.name, self._trials
+        if named:
+            trials.pardon(bundle.digest)
+        trials.require_none_lost(name, bundle.digest)
+        trials.begin(bundle.digest, self.serving_path(name))
+        try:
+            trials.persist()
+            return self._prepare(bundle)
+        except BaseException:
+            trials.end(bundle.digest)
+            with contextlib.suppress(OSError):  # then the next start counts one death too many
+                trials.persist()
+            raise
 
     def _verify(self, path: str) -> VerifiedBundle:
         sealed: SealedBundle = store.read_bundle(path, limit_bytes=self._limit_bytes)

@@ -1,47 +1,122 @@
-"""Probation of what has begun to serve: after so many good results the model is confirmed, and never before.
+"""Probation of what has begun to serve: so many good results confirm a release, too many faults take it back.
 
-A result is good when it was published and met its deadline; whatever the pipeline discarded (torn, canary, NaN) was
-not published. Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
+A result is good when it was published and met its deadline. Faults are what is the model's or its device's own: a
+missed deadline, output that was not written, NaN where the contract refuses it, a run that the device did not finish;
+a frame that its camera overwrote is not. They are read from the pipeline's counters, which go on counting from the
+release before. Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from abi.flat import ResultFlag
+from daemon.loop import Loop
 from daemon.models import LoadedModel
+from daemon.pipeline import Counters
 
 OnConfirmed = Callable[[LoadedModel], None]
+OnFailed = Callable[[LoadedModel, "Faults"], None]
+_LOOK_EVERY_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong, by kind."""
+
+    deadline_missed: int = 0
+    canary: int = 0
+    not_finite: int = 0
+    device_errors: int = 0
+
+    @classmethod
+    def of(cls, counters: Counters) -> Faults:
+        """What a pipeline has counted so far."""
+        return cls(counters.deadline_missed, counters.canary, counters.not_finite, counters.device_errors)
+
+    def since(self, before: Faults) -> Faults:
+        """What came after `before` was counted."""
+        return Faults(
+            self.deadline_missed - before.deadline_missed,
+            self.canary - before.canary,
+            self.not_finite - before.not_finite,
+            self.device_errors - before.device_errors,
+        )
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.deadline_missed + self.canary + self.not_finite + self.device_errors
+
+
+@dataclass
+class _Probation:
+    model: LoadedModel
+    counters: Counters
+    before: Faults
+    may_fail: bool
+    left: int
 
 
 class Probation:
-    """Counts down for each model; `on_confirmed` is called once when the count is through."""
+    """Counts down for each model by name; then, once, calls `on_confirmed` or `on_failed`."""
 
-    def __init__(self, frames: int, on_confirmed: OnConfirmed) -> None:
+    def __init__(
+        self, frames: int, fault_limit: int, loop: Loop, on_confirmed: OnConfirmed, on_failed: OnFailed
+    ) -> None:
         self._frames = frames
+        self._fault_limit = fault_limit
         self._on_confirmed = on_confirmed
-        self._left: dict[str, int] = {}
-        self._models: dict[str, LoadedModel] = {}
+        self._on_failed = on_failed
+        self._running: dict[str, _Probation] = {}
+        self._look_at_ns = 0
+        loop.add_timer(lambda: self._look_at_ns if self._running else None, self._look)
 
-    def stop(self, name: str) -> None:
-        """The model is about to be replaced: its last run must not confirm it over the one that comes."""
-        self._left.pop(name, None)
-        self._models.pop(name, None)
+    def stop(self, name: str) -> LoadedModel | None:
+        """The model is about to be replaced: its last run must not confirm it over the one that comes.
 
-    def begin(self, model: LoadedModel) -> None:
-        """The model begins to serve."""
-        self._left[model.name] = self._frames
-        self._models[model.name] = model
+        Returns it if it was on probation.
+        """
+        stopped = self._running.pop(name, None)
+        return None if stopped is None else stopped.model
+
+    def begin(self, model: LoadedModel, counters: Counters, *, may_fail: bool) -> None:
+        """The model begins to serve. `may_fail`: False for a release that is confirmed already."""
+        self._running[model.name] = _Probation(model, counters, Faults.of(counters), may_fail, self._frames)
 
     def count(self, name: str, flags: ResultFlag) -> None:
         """A result of the model was published."""
-        left = self._left.get(name)
-        if left is None or not flags & ResultFlag.DEADLINE_MET:
+        running = self._running.get(name)
+        if running is None or not flags & ResultFlag.DEADLINE_MET:
             return
-        if left > 1:
-            self._left[name] = left - 1
+        if running.left > 1 or self._has_failed(running):
+            running.left = max(1, running.left - 1)
             return
-        del self._left[name]
-        self._on_confirmed(self._models.pop(name))
+        del self._running[name]
+        self._on_confirmed(running.model)
 
     def frames_left(self, name: str) -> int:
         """Good results that are still due; 0 once confirmed."""
-        return self._left.get(name, 0)
+        running = self._running.get(name)
+        return 0 if running is None else running.left
+
+    def faults(self, name: str) -> Faults:
+        """What was counted against the model in this probation."""
+        running = self._running.get(name)
+        return Faults() if running is None else Faults.of(running.counters).since(running.before)
+
+    def on_probation(self) -> tuple[LoadedModel, ...]:
+        """The models that are neither confirmed nor failed."""
+        return tuple(running.model for running in self._running.values())
+
+    def _has_failed(self, running: _Probation) -> bool:
+        return running.may_fail and Faults.of(running.counters).since(running.before).total > self._fault_limit
+
+    def _look(self, now_ns: int) -> None:
+        self._look_at_ns = now_ns + _LOOK_EVERY_NS
+        for name, running in list(self._running.items()):
+            if self._has_failed(running):
+                faults = self.faults(name)
+                del self._running[name]
+                self._on_failed(running.model, faults)

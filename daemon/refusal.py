@@ -19,6 +19,7 @@ class Step(Enum):
     ADMISSION = "admission"  # the graph's static proof
     LOAD = "load"  # the driver
     SELF_TEST = "self-test"  # golden vectors and warm-up
+    TRIAL = "trial"  # it was tried before, and taken back
 
 
 class ModelRefused(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -16,10 +15,9 @@ from abi import messages as m
 from abi.packet import Kind, RefusalCode
 from abi.receipt import Receipt
 from daemon import __version__, guard
-from daemon.activation import Activator
 from daemon.audit import AuditLog
 from daemon.camera_stream import CameraStream
-from daemon.command import Body, CommandRefused, Done, Outcome
+from daemon.command import Body, CommandRefused, Done
 from daemon.config import Config
 from daemon.consumer_peer import Subscription
 from daemon.device_watch import DeviceWatch
@@ -28,20 +26,17 @@ from daemon.in_fence import InFences
 from daemon.ledgers import Ledgers
 from daemon.log import Log
 from daemon.loop import Loop
-from daemon.models import LoadedModel, ModelLoader, describe_machine
 from daemon.peer import PeerContext
 from daemon.pipeline import Pipeline, Publish
-from daemon.probation import Probation
-from daemon.refusal import ModelRefused, refused
 from daemon.roster import Roster
 from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
 from daemon.state_keeper import StateKeeper
 from daemon.status import metrics_text, status_body
+from daemon.switching import Switching
 from daemon.trust_store import VehicleTrust
 from hal.accelerator import LIBRARIES, open_accelerator
 from hal.error import HalError
-from signing.refusal import Refused
 
 EXIT_DONE, EXIT_FAULT, EXIT_REFUSED = 0, 1, 3
 AUDIT_NAME = "audit.jsonl"
@@ -75,8 +70,6 @@ class Service:
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
         self.audit.on_lost = lambda event, error: log.error(f"audit log: {event} is not written: {error}")
         self.trust = VehicleTrust(config.root_paths, config.state_directory, self.audit)
-        self.probation = Probation(config.limits.probation_frames, self._confirm)
-        self._confirmations: list[threading.Thread] = []
         with guard.opening(LIBRARIES.get(config.driver)):
             self.accelerator = open_accelerator(config.driver, config.device)
         self.device = self.accelerator.properties()  # read once: it comes from files that the seal closes
@@ -91,12 +84,12 @@ class Service:
         self.roster.on_device_error = self._device_error
         self.keeper = StateKeeper(self.roster, self.audit)
         self.watch = DeviceWatch(self.accelerator, self.loop, self._device_reset, self._device_lost)
-        machine = describe_machine(self.accelerator, config.limits.model_memory_bytes)
-        loader = ModelLoader(self.accelerator, self.trust, machine, self.audit, config.limits.bundle_bytes)
-        self._activator = Activator(loader, self.loop)
+        self.switching = Switching(
+            config, self.loop, self.roster, self.accelerator, log=log, audit=self.audit, trust=self.trust
+        )
+        self.switching.on_serving = lambda model: self.context.taps.model(model.name, model.digest)
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids = itertools.count(1)
-        self._to_load = list(config.bundle_paths)
         self._exit_status = EXIT_DONE
         self._stop_by_ns: int | None = None
         self._extend_at_ns: int | None = 0
@@ -108,7 +101,7 @@ class Service:
 
     def run(self) -> int:
         """Loads the models and serves until stopped; returns the exit status."""
-        self._load_next()
+        self.switching.load_all(list(self.config.bundle_paths), self._loaded)
         try:
             self.loop.run()
         finally:
@@ -176,50 +169,6 @@ class Service:
     def metrics(self) -> str:
         return metrics_text(self)
 
-    def activate(self, path: str, done: Done) -> None:
-        """Loads a bundle and lets it serve. Refused: what served before goes on."""
-        folders = self.config.bundle_directories
-        if os.path.dirname(path) not in folders:
-            expected, action = f"a file in one of {list(folders)}", "install the bundle there (bundle_directories)"
-            self.audit.note("activation.refused", {"path": path[:1024], "expected": expected[:1024]})
-            done(CommandRefused(RefusalCode.NOT_PERMITTED, "path", expected, path[:256], action))
-        elif self._is_changing or self.state == "stopping":
-            action = "wait for it to end, then try again"
-            done(CommandRefused(RefusalCode.LIMIT, "activation", "one at a time", "another is under way", action))
-        else:
-            self._activator.load(path, lambda outcome: self._loaded(outcome, done))
-
-    def rollback(self, model: str, done: Done) -> None:
-        """Back to the model that served before."""
-        names = [model] if model else list(self.roster.previous)
-        previous = self.roster.previous.get(names[0]) if len(names) == 1 else None
-        if previous is None or self._is_changing:
-            done(self._no_rollback(model))
-            return
-        try:
-            pipeline = self._prepare(previous)
-        except ModelRefused as refusal:
-            self._answer_refused(refusal, done)
-            return
-        self.audit.note("model.rollback", {"model": previous.name, "digest": previous.bundle.digest})
-        self._switch(pipeline, done)
-
-    @property
-    def _is_changing(self) -> bool:
-        """Whether a bundle is being loaded, or one that is waits for the run before it to end."""
-        return self._activator.busy or self.roster.switching
-
-    def _no_rollback(self, model: str) -> CommandRefused:
-        if self._is_changing:
-            action, found = "wait for it to end, then try again", "another is under way"
-            return CommandRefused(RefusalCode.LIMIT, "activation", "one at a time", found, action)
-        known, found = list(self.roster.previous), model or "none named"
-        if known:
-            action = "name one of them"
-            return CommandRefused(RefusalCode.NOT_READY, "model", f"one of {', '.join(known)}", found, action)
-        action, expected = "activate the bundle that should serve", "a model that replaced another since the start"
-        return CommandRefused(RefusalCode.NOT_READY, "model", expected, "none", action)
-
     def drain(self, done: Done) -> None:
         """Refuses new frames; done when nothing is in flight."""
         if self.state == "loading":
@@ -240,12 +189,14 @@ class Service:
             self.roster.resume()
         done({"state": self.state})
 
-    # loading and switching
+    # the start
 
-    def _load_next(self) -> None:
-        if self._to_load:
-            path = self._to_load.pop(0)
-            self._activator.load(path, lambda outcome: self._loaded_at_start(path, outcome), at_start=True)
+    def _loaded(self, failed: str | None) -> None:
+        """Every model of the configuration serves, or the one at `failed` cannot."""
+        if failed is not None:
+            self.context.log.error(f"{failed} must serve and cannot: the daemon ends")
+            self._exit_status = EXIT_REFUSED
+            self.loop.stop()
             return
         self._extend_at_ns = None
         self.state = "serving"
@@ -255,79 +206,13 @@ class Service:
         self.context.log.notice(f"serving {served}")
         self._notifier.send(READY=1, STATUS=f"serving {served}")
 
-    def _loaded_at_start(self, path: str, outcome: LoadedModel | ModelRefused) -> None:
-        def done(answer: Outcome) -> None:
-            if isinstance(answer, CommandRefused):
-                self.context.log.error(f"{path} must serve and cannot: the daemon ends")
-                self._exit_status = EXIT_REFUSED
-                self.loop.stop()
-            else:
-                self._load_next()
-
-        self._loaded(outcome, done)
-
-    def _loaded(self, outcome: LoadedModel | ModelRefused, done: Done) -> None:
-        if isinstance(outcome, LoadedModel):
-            try:
-                self._switch(self._prepare(outcome), done)
-                return
-            except ModelRefused as refusal:
-                outcome.unload(self.accelerator)
-                outcome = refusal
-        self._answer_refused(outcome, done)
-
-    def _prepare(self, model: LoadedModel) -> Pipeline:
-        """Raises ModelRefused, noted, where trust or another model has moved past it since, or memory is short."""
-        try:
-            self.trust.current.require_fresh(model.bundle)
-            return self.roster.prepare(model)
-        except (Refused, ModelRefused) as error:
-            refusal = refused(error) if isinstance(error, Refused) else error
-            self.audit.note("model.refused", refusal.as_dict())
-            raise refusal from None
-
-    def _answer_refused(self, refusal: ModelRefused, done: Done) -> None:
-        self.context.log.error(f"bundle refused: {refusal}")
-        what = f"{refusal.code}: {refusal.what}"
-        done(CommandRefused(RefusalCode.MODEL_REFUSED, what, refusal.expected, refusal.found, refusal.todo))
-
-    def _switch(self, pipeline: Pipeline, done: Done) -> None:
-        model = pipeline.model
-
-        def switched(pipeline: Pipeline) -> None:
-            self.audit.note("model.serving", model.identity(), durable=False)
-            self.context.taps.model(model.name, model.digest)
-            self.context.log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
-            self.probation.begin(model)
-            done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
-
-        self.probation.stop(model.name)
-        self.roster.switch(pipeline, switched)
-
-    def _confirm(self, model: LoadedModel) -> None:
-        """The model came through its probation: the floor rises now; the disk is waited for on another thread."""
-        if self.trust.confirm(model.bundle, model.path):
-            thread = threading.Thread(target=self._make_durable, args=(model,), name="fenced-confirm", daemon=True)
-            self._confirmations = [one for one in self._confirmations if one.is_alive()] + [thread]
-            thread.start()
-
-    def _make_durable(self, model: LoadedModel) -> None:
-        try:
-            self.trust.persist()
-        except OSError as error:
-            self.audit.note("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
-            self.context.log.error(f"{model.label} cannot be confirmed on the disk: {error}")
-            return
-        self.audit.note("model.confirmed", model.identity())
-        self.context.log.notice(f"{model.label} is confirmed: nothing older will serve again")
-
     # results
 
     def _publisher(self, model: str) -> Publish:
         def publish(receipt: Receipt, slot: int, sequence: int) -> None:
             for subscription in self.subscriptions(model):
                 subscription.deliver(receipt, slot, sequence)
-            self.probation.count(model, receipt.flags)
+            self.switching.probation.count(model, receipt.flags)
 
         return publish
 
@@ -361,6 +246,7 @@ class Service:
         self.state = "stopping"
         self._notifier.send(STOPPING=1, STATUS="stopping")
         self._stop_by_ns = time.monotonic_ns() + _DRAIN_LIMIT_NS
+        self.switching.stop()
         self.roster.pause()
         self.roster.between_runs(self.loop.stop)
 
@@ -374,9 +260,7 @@ class Service:
 
     def _close(self) -> None:
         self.server.close("the daemon stops")
-        self._activator.join(_DRAIN_LIMIT_NS)
-        for thread in self._confirmations:
-            thread.join()
+        self.switching.close(_DRAIN_LIMIT_NS, in_order=self._exit_status != EXIT_FAULT)
         self.roster.close()
         try:
             self.accelerator.close()

@@ -64,7 +64,8 @@ def _models(service: Service) -> list[Tree]:
                 "load_ms": model.load_ns // 1_000_000,
                 "golden_vectors": model.report.vectors,
                 "runs": dataclasses.asdict(pipeline.counters),
-                "probation_frames_left": service.probation.frames_left(name),
+                "probation_frames_left": service.switching.probation.frames_left(name),
+                "probation_faults": dataclasses.asdict(service.switching.probation.faults(name)),
                 "previous": None if previous is None else previous.label,
             }
         )

@@ -17,6 +17,7 @@ from daemon.audit import AuditLog
 from signing import store
 from signing.bundle import VerifiedBundle
 from signing.refusal import RefusalCode, Refused, shown
+from signing.state import Floor
 
 STATE_NAME = "trust.json"
 CONFIRMED_NAME = "confirmed.json"
@@ -68,6 +69,11 @@ class VehicleTrust:
             text = json.dumps(self._confirmed, sort_keys=True, separators=(",", ":"))
             store.write_atomically(self._confirmed_path, text.encode(), mode=0o600)
             store.write_state(self._state_path, self.current.state)
+
+    def is_confirmed(self, bundle: VerifiedBundle) -> bool:
+        """Whether the floor of its model is this very bundle."""
+        model = bundle.statement.model
+        return self.current.state.floors.get(model.name) == Floor(model.release, bundle.digest)
 
     def confirmed_path(self, model: str) -> str | None:
         """Where the bundle lay that was confirmed last; None if none was."""

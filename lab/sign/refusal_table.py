@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from abi.graph import GraphErrorCode
+from daemon.trials import Verdict
 from hal.error import HalCode
 from hal.refusal import AdmissionCode
 from lab.compile.refusal import CompileRefusal
@@ -43,6 +44,7 @@ def table() -> str:
         ("the graph's bytes", (code.name.lower().replace("_", "-") for code in GraphErrorCode)),
         ("the graph's admission", (code.value for code in AdmissionCode)),
         ("the device; in the self-test behind `self-test-`", (code.value for code in HalCode)),
+        ("a release that was tried before", (verdict.value for verdict in Verdict)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
     )

@@ -80,6 +80,12 @@ def golden_beyond(graph: Graph) -> Graph:
     return replace(graph, goldens=(graph.goldens[0], replace(graph.goldens[1], output_offset=1 << 20)))
 
 
+def delay_loads(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> None:
+    """No bundle is loaded before the gate is open."""
+    load = ModelLoader.load
+    monkeypatch.setattr(ModelLoader, "load", lambda self, path, **how: (gate.wait(LIMIT_S), load(self, path, **how))[1])
+
+
 REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
     "unsigned": ({"edit": unsigned}, "trust", "no-valid-signature"),
     "signed by one role": ({"edit": by_release_only}, "trust", "threshold-not-met"),
@@ -368,8 +374,7 @@ def test_drain_is_refused_before_the_daemon_serves(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    load = ModelLoader.load
-    monkeypatch.setattr(ModelLoader, "load", lambda self, path: (gate.wait(LIMIT_S), load(self, path))[1])
+    delay_loads(monkeypatch, gate)
     refusals: list[Refused] = []
     daemon = DaemonThread(tmp_path, [maker.write(OLD)], maker)
 
@@ -448,11 +453,13 @@ def test_a_second_activation_at_the_same_time_is_refused(
     gate = threading.Event()
     with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as one, daemon.control() as two:
         load = ModelLoader.load
-        monkeypatch.setattr(ModelLoader, "load", lambda self, path: (gate.wait(LIMIT_S), load(self, path))[1])
+        monkeypatch.setattr(
+            ModelLoader, "load", lambda self, path, **how: (gate.wait(LIMIT_S), load(self, path, **how))[1]
+        )
         new = maker.write(NEW)
         waiting = threading.Thread(target=one.activate, args=(new,))
         waiting.start()
-        daemon.wait_for(lambda status: daemon.service._activator.busy)
+        daemon.wait_for(lambda status: daemon.service.switching.activator.busy)
         with pytest.raises(Refused) as refused:
             two.activate(new)
         assert refused.value.code is RefusalCode.LIMIT
@@ -517,11 +524,13 @@ def test_a_model_that_finds_no_memory_is_refused_and_the_old_one_serves_on(
     ):
         control.activate(maker.write(NEW))
         before = control.status()["device"]["memory"]
+        daemon.service.switching.settle()
         with monkeypatch.context() as patched, no_descriptor_leaks():
             patched.setattr(roster, "Pipeline", full)
             for change in (lambda: control.activate(newest), control.rollback):
                 with pytest.raises(Refused, match=r"out-of-memory: .*free memory"):
                     change()
+            daemon.service.switching.settle()
         assert control.status()["device"]["memory"] == before
         assert np.array_equal(run_one(camera, consumer, 1, picture(1)).outputs["values"], NEW.values(picture(1)))
         control.rollback()

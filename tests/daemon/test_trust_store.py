@@ -144,7 +144,7 @@ def test_fewer_good_frames_confirm_nothing(tmp_path: Path, maker: BundleMaker) -
 
 def test_a_result_after_its_deadline_is_no_good_frame(tmp_path: Path, maker: BundleMaker) -> None:
     with DaemonThread(tmp_path, [maker.write(FIVE)], maker, more=MORE) as daemon:
-        probation = daemon.service.probation
+        probation = daemon.service.switching.probation
         probation.count("tiny", ResultFlag.NAN)
         assert probation.frames_left("tiny") == PROBATION
         probation.count("tiny", ResultFlag.DEADLINE_MET)
