@@ -17,7 +17,7 @@ from lab.compile import spec_toml
 from lab.compile.compiler import compile_spec
 from lab.compile.spec_toml import load_spec
 from lab.sign.throwaway import sign_throwaway
-from tests.lab.compile.python_pipelines import PIPELINE, write_pipeline
+from tests.lab.compile.python_pipelines import PIPELINE, write_entries, write_pipeline
 from tests.lab.compile.test_compile_bundle import TWO_INPUTS
 from tests.lab.compile.tiny_models import SPEC
 from tests.support.bundles import BundleMaker
@@ -72,10 +72,11 @@ def test_every_key_of_a_spec_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "spec.toml").write_text(text)
         load_spec(tmp_path / "spec.toml")
     load_spec(write_pipeline(tmp_path))
-    assert {"demosaic", "cfa", "max_skew_ms", "dims", "max_age_ms", "hand_over"} <= asked
+    load_spec(write_entries(tmp_path))
+    assert {"demosaic", "cfa", "max_skew_ms", "dims", "max_age_ms", "hand_over", "on_misses"} <= asked
     page = (REPOSITORY / "docs" / "compile.md").read_text()
     explained = set(re.findall(r"`(?:\w+\.)?(\w+)`", " ".join(re.findall(r"^\|([^|]*)\|", page, re.MULTILINE))))
-    tables = {"model", "target", "input", "output", "check", "timing", "aux", "state"}
+    tables = {"model", "target", "input", "output", "check", "timing", "aux", "state", "entrypoint"}
     assert asked - tables == explained - tables
 
 
