@@ -12,7 +12,7 @@ VEHICLE_SOURCES := $(wildcard abi/*.py abi/*.capnp hal/*.py signing/*.py client/
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := abi hal signing client daemon lab
 
-.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle
+.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle image
 
 demo: $(VEHICLE)/stamp
 	$(BIN)/fenced-lab demo
@@ -52,6 +52,11 @@ fuzz: $(VENV)/stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 vehicle: $(VEHICLE)/stamp
+
+# The unsigned tree for /opt/fenced; another architecture by ARGS="--arch aarch64". Signing, .deb: docs/operations.md.
+image: $(VENV)/stamp
+	rm -rf build/image/tree
+	$(BIN)/fenced-lab image build build/image/tree $(ARGS)
 
 $(VENV)/stamp: lab/requirements.txt lab/pyproject.toml pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -117,8 +117,23 @@ def _run(config: Config, stop: _Stop) -> int:
 
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
     guard.on_violation(lambda act, detail: _report(service, log, act, detail))
+    if config.image_manifest_path:
+        _require_image(config.image_manifest_path, service)
     stop.begin(service)
     return service.run()
+
+
+def _require_image(manifest_path: str, service: Service) -> None:
+    """Raises Refused, audited, where the tree that runs is not the one that the role `release` has signed."""
+    from daemon.image import verify_own_tree
+    from signing.refusal import Refused
+
+    try:
+        image = verify_own_tree(manifest_path, service.trust.current.root)
+    except Refused as refused:
+        service.audit.note("image.refused", refused.as_dict())
+        raise
+    service.audit.note("image.verified", {"version": image.version, "arch": image.arch, "list": image.list_sha256})
 
 
 _REPORTED_ACTS = 1000  # more are only counted: an audit log must not be filled by what it reports

@@ -22,6 +22,7 @@ from client.terminal import guarded
 from lab import numbers
 from lab.compile.refusal import CompileRefused
 from lab.hil.daemon import DaemonFailed
+from lab.image import cli as image_cli
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
 from lab.sign import cli as sign_cli
@@ -81,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     compile_.set_defaults(command=_compile)
     sign_cli.add_commands(commands)
     replay_cli.add_commands(commands)
+    image_cli.add_commands(commands)
     demo = commands.add_parser("demo", help="the whole way once: compile, sign, serve, 20 Hz frames, replay")
     demo.add_argument("--frames", type=numbers.count, default=240)
     demo.add_argument("--rate-hz", type=numbers.rate_hz, default=20.0)

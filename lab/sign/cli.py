@@ -114,7 +114,11 @@ def _root_options(command: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def _passphrase(arguments: argparse.Namespace) -> str | None:
-    path: Path | None = arguments.passphrase_file
+    return read_passphrase(arguments.passphrase_file)
+
+
+def read_passphrase(path: Path | None) -> str | None:
+    """Return the first line of the file that `--passphrase-file` names; None where it was not given."""
     if path is None:
         return None
     try:

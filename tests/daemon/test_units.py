@@ -88,3 +88,6 @@ def test_the_example_configuration_is_accepted(tmp_path: Path) -> None:
     config = load(str(tmp_path / "fenced.toml"))
     assert config.state_directory == "/var/lib/fenced"
     assert config.bundle_directories == ("/var/lib/fenced-models",)
+    assert config.image_manifest_path == "/opt/fenced/image.json"
+    assert config.root_paths == ("/run/credentials/fenced.service/root.json",)
+    assert "LoadCredential=root.json:/etc/fenced/root.json\n" in (UNITS / "fenced.service").read_text()
