@@ -100,15 +100,6 @@ class Activation:
 
 
 @dataclass(frozen=True)
-class Activation:
-    """When a release that is not confirmed yet is taken back. See `daemon.trials` and `daemon.probation`."""
-
-    crash_limit: int
-    crash_window_s: int
-    fault_limit: int
-
-
-@dataclass(frozen=True)
 class SocketModes:
     """File mode and group (-1: unchanged) of a socket that the daemon binds itself."""
 

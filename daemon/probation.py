@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from abi.flat import ResultFlag
+from daemon.counters import Counters
 from daemon.loop import Loop
 from daemon.models import LoadedModel
-from daemon.pipeline import Counters
 
 OnConfirmed = Callable[[LoadedModel], None]
 OnFailed = Callable[[LoadedModel, "Faults"], None]
