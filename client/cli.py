@@ -129,6 +129,9 @@ def _show_branch(tree: Mapping[str, object], depth: int) -> None:
                 title = item.get("name", item.get("check", ""))
                 print(f"{margin}{key}  {title}")
                 _show_branch({name: one for name, one in item.items() if one != title}, depth + 1)
+        elif isinstance(value, str) and "\n" in value:
+            print(f"{margin}{key}")
+            print(*(f"{margin}  {line}" for line in value.splitlines()), sep="\n")
         else:
             shown = " ".join(str(item) for item in value) if isinstance(value, list | tuple) else value
             print(f"{margin}{key}  {'-' if shown in ({}, '', None) else shown}")
@@ -146,7 +149,8 @@ def _verify(parsed: argparse.Namespace) -> dict[str, object]:
 def _inspect(parsed: argparse.Namespace) -> dict[str, object]:
     from daemon import offline
 
-    return offline.inspect(parsed.bundle)
+    inspected = offline.inspect(parsed.bundle)
+    return inspected if parsed.json else offline.with_arena_maps(inspected)
 
 
 def _selftest(parsed: argparse.Namespace) -> dict[str, object]:

@@ -11,11 +11,12 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 
-from abi.graph import FrameInput, decode
+from abi.graph import Entrypoint, FrameInput, decode
+from daemon.arena_map import draw
 from daemon.models import describe_machine
 from daemon.selftest import self_test
 from hal.accelerator import Accelerator, Module, SealedSpan, open_accelerator
-from hal.admit import Target, admit
+from hal.admit import ArenaRange, EntryReport, Target, admit
 from hal.conformance import Subject, Verdict, run_checks
 from signing import envelope, statement, store
 from signing.bundle import SealedBundle, VerifiedBundle
@@ -78,8 +79,7 @@ def inspect(path: str) -> Tree:
                 for one in graph.outputs
             ],
             "entrypoints": [
-                {**dataclasses.asdict(report), "budget_ms": entry.budget_ns / _NS_PER_MS,
-                 "deadline_ms": entry.deadline_ns / _NS_PER_MS, "max_skew_ms": entry.max_skew_ns / _NS_PER_MS}
+                _entrypoint(report, entry, admission.driver)
                 for report, entry in zip(admission.entrypoints, graph.entrypoints, strict=True)
             ],
             "device": admission.driver,
@@ -91,6 +91,35 @@ def inspect(path: str) -> Tree:
         }  # fmt: skip
     finally:
         sealed.close()
+
+
+def with_arena_maps(inspected: Tree) -> Tree:
+    """What `inspect` gave, for people: each entrypoint's arena as the lines of a map instead of a list of buffers."""
+    entrypoints = inspected["entrypoints"]
+    assert isinstance(entrypoints, list)
+    drawn = []
+    for one in entrypoints:
+        ranges = [ArenaRange(**row) for row in one["arena"]]
+        drawn.append({**one, "arena": "\n".join(draw(ranges, one["first_launch"], one["launches"]))})
+    return {**inspected, "entrypoints": drawn}
+
+
+def _entrypoint(report: EntryReport, entry: Entrypoint, device: str) -> Tree:
+    """What one run of it does, and in what time. All launches are on one device: admission refuses others."""
+    return {
+        "name": report.name,
+        "launches": report.launches,
+        "first_launch": entry.first_launch,
+        "launches_by_device": {device: report.launches},
+        "bytes_moved": report.bytes_read + report.bytes_written,
+        "bytes_read": report.bytes_read,
+        "bytes_written": report.bytes_written,
+        "flops": report.flops,
+        "budget_ms": entry.budget_ns / _NS_PER_MS,
+        "deadline_ms": entry.deadline_ns / _NS_PER_MS,
+        "max_skew_ms": entry.max_skew_ns / _NS_PER_MS,
+        "arena": [dataclasses.asdict(one) for one in report.arena],
+    }
 
 
 def _input(one: FrameInput) -> Tree:

@@ -44,17 +44,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryReport:
-    """One entrypoint: launches, bytes its kernels may read and write, and arithmetic operations of a run."""
-
-    name: str
-    launches: int
-    bytes_read: int
-    bytes_written: int
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
 class ArenaRange:
     """A buffer's place in the arena, and the first and last launch that use it."""
 
@@ -63,6 +52,21 @@ class ArenaRange:
     size_bytes: int
     first_launch: int
     last_launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryReport:
+    """One entrypoint: launches, bytes its kernels may read and write, and arithmetic operations of a run.
+
+    arena: the arena's buffers that its launches use, by offset; the lifetimes are those within this entrypoint.
+    """
+
+    name: str
+    launches: int
+    bytes_read: int
+    bytes_written: int
+    flops: int
+    arena: tuple[ArenaRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +209,16 @@ def _report(graph: Graph, code_bytes: int, weights_bytes: int) -> Admission:
     reports = []
     for index, entry in enumerate(graph.entrypoints):
         traffic = Flow(graph, index, bound_buffers(graph, entry)).follow()
+        arena = _arena_map(graph, range(entry.first_launch, entry.first_launch + entry.launch_count))
         reports.append(
-            EntryReport(entry.name, entry.launch_count, traffic.bytes_read, traffic.bytes_written, traffic.flops)
+            EntryReport(entry.name, entry.launch_count, traffic.bytes_read, traffic.bytes_written, traffic.flops, arena)
         )
     sizes = {kind: sum(b.size_bytes for b in graph.buffers if b.kind is kind) for kind in BufferKind}
     return Admission(
         graph=graph,
         driver=graph.driver,
         entrypoints=tuple(reports),
-        arena=_arena_map(graph),
+        arena=_arena_map(graph, range(len(graph.launches))),
         arena_bytes=graph.arena_bytes,
         weights_bytes=weights_bytes,
         state_bytes=sizes[BufferKind.STATE],
@@ -222,11 +227,11 @@ def _report(graph: Graph, code_bytes: int, weights_bytes: int) -> Admission:
     )
 
 
-def _arena_map(graph: Graph) -> tuple[ArenaRange, ...]:
-    """Every arena buffer that a launch uses, by offset."""
+def _arena_map(graph: Graph, launches: range) -> tuple[ArenaRange, ...]:
+    """Every arena buffer that one of these launches uses, by offset."""
     used: dict[int, tuple[int, int]] = {}
-    for index, launch in enumerate(graph.launches):
-        for argument in launch.arguments:
+    for index in launches:
+        for argument in graph.launches[index].arguments:
             if graph.buffers[argument.buffer].kind is BufferKind.ARENA:
                 first, _ = used.get(argument.buffer, (index, index))
                 used[argument.buffer] = (first, index)

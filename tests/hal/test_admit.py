@@ -62,11 +62,12 @@ def test_one_wrong_field_is_refused_in_these_words(edits: dict[str, Any], launch
 def test_a_valid_graph_is_reported_whole() -> None:
     graph = valid_graph()
     code = code_for(graph)
+    arena = (ArenaRange(FIRST, 0, 64, 0, 1), ArenaRange(LATER, 32, 32, 2, 3), ArenaRange(SECOND, 64, 64, 1, 4))
     assert admitted(graph) == Admission(
         graph=graph,
         driver="cpu",
-        entrypoints=(EntryReport("main", 5, 368, 288, 140), EntryReport("light", 2, 64, 64, 20)),
-        arena=(ArenaRange(FIRST, 0, 64, 0, 1), ArenaRange(LATER, 32, 32, 2, 3), ArenaRange(SECOND, 64, 64, 1, 4)),
+        entrypoints=(EntryReport("main", 5, 368, 288, 140, arena), EntryReport("light", 2, 64, 64, 20, ())),
+        arena=arena,
         arena_bytes=128,
         weights_bytes=WEIGHTS_BYTES,
         state_bytes=64,
@@ -74,6 +75,22 @@ def test_a_valid_graph_is_reported_whole() -> None:
         bound_bytes=64 + 16 + 64,
     )
     assert admitted(graph).memory_bytes == 128 + WEIGHTS_BYTES + 64 + len(code) + 144
+
+
+def test_a_buffer_lives_in_each_entrypoint_from_its_first_to_its_last_use_there() -> None:
+    graph = valid_graph()
+    light = (
+        Launch(0, (Argument(FIRST, 0, 64), Argument(FRAME, 0, 64))),
+        Launch(3, (Argument(OUT, 0, 32), Argument(FIRST, 0, 32))),
+        Launch(3, (Argument(OUT, 32, 32), Argument(FIRST, 32, 32))),
+    )
+    graph = edit_all(graph, {"launches": (*graph.launches[:5], *light), "entrypoints.1.launch_count": 3})
+    admission = admitted(graph)
+    assert [entry.arena[:1] for entry in admission.entrypoints] == [
+        (ArenaRange(FIRST, 0, 64, 0, 1),),
+        (ArenaRange(FIRST, 0, 64, 5, 7),),
+    ]
+    assert admission.arena[0] == ArenaRange(FIRST, 0, 64, 0, 7)
 
 
 def test_buffers_at_one_arena_offset_are_reported_in_order() -> None:
