@@ -98,13 +98,16 @@ class RoadDrive:
     def scene(self, frame: int) -> RoadScene:
         """The scene of frame `frame` ≥ 0."""
         time_s = frame / self.rate_hz
-        distance_m = self.speed_m_per_s * time_s
+        heading_rad = math.atan(self._offset_m.slope(time_s) / self.speed_m_per_s)
+        return self.scene_from(time_s, self.speed_m_per_s * time_s, self._offset_m.value(time_s), heading_rad)
+
+    def scene_from(self, time_s: float, distance_m: float, lane_offset_m: float, heading_rad: float) -> RoadScene:
+        """The scene at `time_s` ≥ 0 of a car that is `distance_m` along this road, wherever in the lane it is.
+
+        `lane_offset_m` and `heading_rad` are those of its RoadTruth.
+        """
         return RoadScene(
-            truth=RoadTruth(
-                lane_offset_m=self._offset_m.value(time_s),
-                heading_rad=math.atan(self._offset_m.slope(time_s) / self.speed_m_per_s),
-                curvature_per_m=self._curvature_per_m.value(distance_m),
-            ),
+            truth=RoadTruth(lane_offset_m, heading_rad, self._curvature_per_m.value(distance_m)),
             curvature_rate_per_m2=self._curvature_per_m.slope(distance_m),
             distance_m=distance_m,
             road_yaw_rad=self._curvature_per_m.integral(distance_m),
