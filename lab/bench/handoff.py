@@ -2,8 +2,7 @@
 
 Beside each peer of `lab.bench.peers`, at the same pace and in turn, so that all sides sleep and wake alike. No pixel is
 copied on the way: the frame stays in its slot (tests/daemon/test_zero_copy.py holds that). A row a rate goes on to the
-frame being on the device; the last row counts what a frame costs the daemon in packets and system calls, by strace on
-its process where that is allowed.
+frame being on the device. What it costs in system calls: `lab.bench.calls`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,16 @@ from lab.bench import peers
 from lab.bench.accepted import NotingVehicle
 from lab.bench.corner import corner_format, served_corners
 from lab.bench.row import Row, make_row, quantile
-from lab.bench.syscalls import count_calls
 from lab.hil.daemon import VEHICLE
 from lab.replay.drive import Drive, pace
 
 STREAM = "front"
 SAMPLES_AT_HZ = {20.0: 100, 60.0: 200, 200.0: 400}
 REACH = 1 / 1.5  # of the ping's median
-PACKETS = "3: Submit in, Result and Release out"
-COUNTED_FRAMES = 100
 
 
 def run(folder: Path, samples_at_hz: dict[float, int] = SAMPLES_AT_HZ, vehicle: Path = VEHICLE) -> list[Row]:
-    """Rows for p50 and p99 at each rate beside each peer, then the system calls of a frame."""
+    """Rows for p50 and p99 at each rate beside each peer."""
     stream_format, rows = corner_format(), []
     picture = np.zeros(stream_format.buffer_bytes, np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +53,6 @@ def run(folder: Path, samples_at_hz: dict[float, int] = SAMPLES_AT_HZ, vehicle: 
             for name, samples_ns in theirs_ns.items():
                 rows += _rows(rate_hz, ours_ns, name, samples_ns)
             rows.append(_to_device(rate_hz, frames.to_device_ns[-count:], next(iter(theirs_ns.items()))))
-        rows += _calls(frames, daemon.pid)
     return rows
 
 
@@ -115,17 +110,3 @@ def _to_device(rate_hz: float, ours_ns: Sequence[int], peer: tuple[str, Sequence
 
 def _leave_out(row: str, reason: str) -> None:
     print(f"{row}: left out, {reason}", file=sys.stderr)
-
-
-def _calls(frames: _Frames, pid: int) -> list[Row]:
-    """System calls of the daemon's process for a frame, beside the two that a ping's answer takes."""
-    counted = count_calls(pid, lambda: [frames.one_way() for _ in range(COUNTED_FRAMES)])
-    if counted is None:
-        _leave_out("system calls a frame", f"strace is missing or may not attach; packets by the protocol: {PACKETS}")
-        return []
-    a_frame = {name: number / COUNTED_FRAMES for name, number in counted.items()}
-    kinds = ", ".join(f"{name} {number:.1f}" for name, number in sorted(a_frame.items(), key=lambda one: -one[1])
-                      if number >= 0.05)  # fmt: skip
-    total = sum(a_frame.values())
-    return [Row("system calls a frame", total, 2.0, "calls", "ping: recv, send", 2.0 / total, 0.0, 0.0,
-                f"packets: {PACKETS}; {kinds}")]  # fmt: skip

@@ -18,8 +18,14 @@ from lab.bench.row import Row
 from lab.folder import make_anew
 
 
+def _calls(folder: Path) -> list[Row]:
+    from lab.bench import calls  # noqa: PLC0415 (each brings its own heavy libraries in)
+
+    return calls.run(folder)
+
+
 def _dispatch(_: Path) -> list[Row]:
-    from lab.bench import dispatch  # noqa: PLC0415 (each brings its own heavy libraries in)
+    from lab.bench import dispatch  # noqa: PLC0415
 
     return dispatch.run()
 
@@ -69,6 +75,7 @@ def _verify(folder: Path) -> list[Row]:
 
 
 BENCHES: dict[str, Callable[[Path], list[Row]]] = {
+    "calls": _calls,
     "dispatch": _dispatch,
     "dispatch-opencl": _dispatch_opencl,
     "dispatch-hcq": _dispatch_hcq,
