@@ -126,6 +126,7 @@ class CameraPeer(Peer):
         self._host.stream_closed(stream)
 
     def _open(self, message: m.OpenStream) -> None:
+        self.about = {"STREAM": message.stream}
         policy = self._host.config.stream(message.stream)
         found = self._host.input_of(message.stream)
         if not self.permits(policy.peers):

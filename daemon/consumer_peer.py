@@ -128,6 +128,7 @@ class ConsumerPeer(Peer):
         self.refuse(m.Refusal(code, Kind.TAP, what, expected, found, action))
 
     def _subscribe(self, message: m.Subscribe) -> None:
+        self.about = {"MODEL": message.model}
         pipeline = self._host.pipeline_of(message.model)
         if not self.permits(self._host.config.subscribe):
             found, action = f"uid {self.who.uid}", "list the user or its group in the configuration"

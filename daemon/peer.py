@@ -17,6 +17,7 @@ from abi.packet import MAX_DESCRIPTORS, Kind, RefusalCode, RemoteProtocolError, 
 from abi.session import DaemonSession, Event
 from abi.stream import TimeLimits
 from daemon.config import Limits, Peers
+from daemon.journal import MessageId
 from daemon.log import Log
 from daemon.loop import BROKEN, READABLE, WRITABLE, Loop
 from daemon.tap import Taps
@@ -57,6 +58,7 @@ class Peer:
     def __init__(self, arrival: Arrival, context: PeerContext, on_closed: Callable[["Peer"], None]) -> None:
         self.who = who = arrival.who
         self.label = f"{self.role.name.lower()} pid {who.pid} uid {who.uid}"
+        self.about: dict[str, str] = {}  # the STREAM or MODEL of its last request, for the journal
         self.last_heard_ns = arrival.now_ns
         self.closed = False
         self._refused = False  # the packet that is being taken
@@ -108,7 +110,11 @@ class Peer:
         self.note_refused()
         self._context.log.warning(
             f"{self.label}: refused {refusal.code.name.lower()}: {refusal.what}: "
-            f"expected {refusal.expected}, found {refusal.found}; {refusal.action}"
+            f"expected {refusal.expected}, found {refusal.found}; {refusal.action}",
+            MessageId.PACKET_REFUSED,
+            REFUSAL=refusal.code.name.lower().replace("_", "-"),
+            PEER=self.label,
+            **self.about,
         )
         self.say(refusal)
 

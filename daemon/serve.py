@@ -16,6 +16,7 @@ from daemon import guard
 
 if TYPE_CHECKING:
     from daemon.config import Config
+    from daemon.journal import MessageId
     from daemon.log import Log
     from daemon.service import Service
 
@@ -100,10 +101,11 @@ def _run(config: Config, stop: _Stop) -> int:
     import gc
 
     from daemon import health
+    from daemon.journal import MessageId, journal_of
     from daemon.log import Log
     from daemon.service import Service
 
-    log = Log(prefix_levels="JOURNAL_STREAM" in os.environ)
+    log = Log(prefix_levels="JOURNAL_STREAM" in os.environ, journal=journal_of(os.environ))
 
     def ready() -> None:
         gc.collect()
@@ -116,7 +118,7 @@ def _run(config: Config, stop: _Stop) -> int:
         )
 
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
-    guard.on_violation(lambda act, detail: _report(service, log, act, detail))
+    guard.on_violation(lambda act, detail: _report(service, log, act, detail, MessageId.FORBIDDEN_ACT))
     if config.image_manifest_path:
         _require_image(config.image_manifest_path, service)
     stop.begin(service)
@@ -139,7 +141,7 @@ def _require_image(manifest_path: str, service: Service) -> None:
 _REPORTED_ACTS = 1000  # more are only counted: an audit log must not be filled by what it reports
 
 
-def _report(service: Service, log: Log, act: guard.Act, detail: str) -> None:
-    log.error(f"forbidden act ({act.value}): {detail}")
+def _report(service: Service, log: Log, act: guard.Act, detail: str, kind: MessageId) -> None:
+    log.error(f"forbidden act ({act.value}): {detail}", kind, ACT=act.value)
     if sum(guard.counts().values()) <= _REPORTED_ACTS:
         service.audit.note("guard.refused", {"act": act.value, "detail": detail[:1024]})

@@ -23,6 +23,7 @@ from daemon.consumer_peer import Subscription
 from daemon.device_watch import DeviceWatch
 from daemon.health import Notifier, Watchdog
 from daemon.in_fence import InFences
+from daemon.journal import MessageId
 from daemon.ledgers import Ledgers
 from daemon.log import Log
 from daemon.loop import Loop
@@ -227,12 +228,14 @@ class Service:
 
     def _device_reset(self, cause: HalError) -> None:
         self.audit.note("device.reset", {"cause": str(cause)[:1024]})
-        self.context.log.error(f"the device was reset, frames in flight are lost: {cause}")
+        text = f"the device was reset, frames in flight are lost: {cause}"
+        self.context.log.error(text, MessageId.DEVICE_RESET, FAULT=cause.code.value)
         self.roster.after_device_reset()
 
     def _device_lost(self, cause: HalError) -> None:
         self.audit.note("device.lost", {"cause": str(cause)[:1024]})
-        self.context.log.error(f"the device is lost and cannot be reset; the daemon ends to be restarted: {cause}")
+        text = f"the device is lost and cannot be reset; the daemon ends to be restarted: {cause}"
+        self.context.log.error(text, MessageId.DEVICE_LOST, FAULT=cause.code.value)
         self._notifier.send(STATUS=f"device lost: {cause.code.value}", STOPPING=1)
         self._exit_status = EXIT_FAULT
         self._on_lost()

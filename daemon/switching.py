@@ -16,6 +16,7 @@ from daemon.activation import Activator
 from daemon.audit import AuditLog
 from daemon.command import CommandRefused, Done, Outcome
 from daemon.config import Config
+from daemon.journal import MessageId
 from daemon.log import Log
 from daemon.loop import Loop
 from daemon.models import LoadedModel, ModelLoader, describe_machine
@@ -138,7 +139,7 @@ class Switching:
     def _fail(self, model: LoadedModel, faults: Faults) -> None:
         """The model's probation came to nothing: what served before it comes back."""
         self._audit.note("model.unhealthy", {**model.identity(), **asdict(faults)})
-        self._log.error(f"{model.label} fails its probation: {faults}")
+        self._log.error(f"{model.label} fails its probation: {faults}", MessageId.MODEL_UNHEALTHY, MODEL=model.name)
         self._retreating[model.name] = model
         self._retreat(model)
 
@@ -212,7 +213,9 @@ class Switching:
             raise refusal from None
 
     def _answer_refused(self, refusal: ModelRefused, done: Done) -> None:
-        self._log.error(f"bundle refused: {refusal}")
+        self._log.error(
+            f"bundle refused: {refusal}", MessageId.MODEL_REFUSED, MODEL=refusal.model, REFUSAL=refusal.code
+        )
         what = f"{refusal.code}: {refusal.what}"
         done(CommandRefused(RefusalCode.MODEL_REFUSED, what, refusal.expected, refusal.found, refusal.todo))
 
@@ -221,7 +224,8 @@ class Switching:
 
         def switched(pipeline: Pipeline) -> None:
             self._audit.note("model.serving", model.identity(), durable=False)
-            self._log.notice(f"{model.label} serves now, digest {model.bundle.digest}")
+            text = f"{model.label} serves now, digest {model.bundle.digest}"
+            self._log.notice(text, MessageId.SERVING, MODEL=model.name, DIGEST=model.bundle.digest)
             self.on_serving(model)
             self.probation.begin(model, pipeline.counters, may_fail=not self._trust.is_confirmed(model.bundle))
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
@@ -264,7 +268,8 @@ class Switching:
         self.trials.forget(model.bundle.digest)
         self.trials.persist()
         self._audit.note("model.confirmed", model.identity())
-        self._log.notice(f"{model.label} is confirmed: nothing older will serve again")
+        text = f"{model.label} is confirmed: nothing older will serve again"
+        self._log.notice(text, MessageId.MODEL_CONFIRMED, MODEL=model.name, DIGEST=model.bundle.digest)
 
     def _later(self, call: Callable[[], None]) -> None:
         """Runs what waits for the disk on another thread; the end of the process waits for it."""

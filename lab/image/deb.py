@@ -28,6 +28,7 @@ _PLACES = {
     "fenced-control.socket": _UNITS,
     "fenced.sysusers": "usr/lib/sysusers.d",
     "fenced.tmpfiles": "usr/lib/tmpfiles.d",
+    "fenced.catalog": "usr/lib/systemd/catalog",
     "fenced.toml": "etc/fenced",
 }
 _RENAMED = {"fenced.sysusers": "fenced.conf", "fenced.tmpfiles": "fenced.conf"}
@@ -52,6 +53,7 @@ set -e
 if [ "$1" = configure ] && command -v systemctl >/dev/null; then
   systemd-sysusers fenced.conf
   systemd-tmpfiles --create fenced.conf
+  journalctl --update-catalog
   version=$(systemctl --version | sed -n '1s/^systemd \\([0-9]*\\).*/\\1/p')
   folder=/etc/systemd/system/fenced.service.d
   if [ "${version:-0}" -ge 253 ] && [ ! -e "$folder/notify-reload.conf" ]; then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config import load
+from daemon.journal import MessageId
 from daemon.sockets import ROLES
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -91,3 +93,10 @@ def test_the_example_configuration_is_accepted(tmp_path: Path) -> None:
     assert config.image_manifest_path == "/opt/fenced/image.json"
     assert config.root_paths == ("/run/credentials/fenced.service/root.json",)
     assert "LoadCredential=root.json:/etc/fenced/root.json\n" in (UNITS / "fenced.service").read_text()
+
+
+def test_the_catalogue_explains_every_kind_of_event_and_no_other() -> None:
+    text = (UNITS / "fenced.catalog").read_text()
+    entries = re.findall(r"^-- ([0-9a-f]{32})\nSubject: (.+)\nDefined-By: fenced\n\n(.+)", text, re.MULTILINE)
+    assert {one for one, _, _ in entries} == {kind.value for kind in MessageId}
+    assert set(re.findall("@([A-Z]+)@", text)) <= {"MODEL", "REFUSAL", "PEER", "ACT", "FAULT"}

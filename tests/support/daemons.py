@@ -6,13 +6,14 @@ The guard cannot be taken off again, so it is only in the tests that start a pro
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from client.camera import Camera
 from daemon.config import load
 from daemon.health import Notifier, Watchdog
+from daemon.journal import MessageId
 from daemon.log import Level, Log
 from daemon.service import Service
 from lab.hil.clients import LIMIT_S, Sockets, ended, picture, run_one, submit
@@ -27,9 +28,11 @@ class KeptLog(Log):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.fields: list[dict[str, str]] = []
 
-    def write(self, level: Level, message: str) -> None:
+    def write(self, level: Level, message: str, kind: MessageId | None, fields: Mapping[str, str]) -> None:
         self.lines.append(message)
+        self.fields.append({**fields, "MESSAGE_ID": kind.name} if kind is not None else dict(fields))
 
 
 def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more: str) -> str:
