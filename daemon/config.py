@@ -115,7 +115,6 @@ class Config:
     state_directory: str
     socket_directory: str
     image_manifest_path: str  # "": the tree that the daemon runs from is not checked against a signature
-    image_manifest_path: str  # "": the tree that the daemon runs from is not checked against a signature
     root_paths: tuple[str, ...]
     bundle_paths: tuple[str, ...]
     bundle_directories: tuple[str, ...]
@@ -167,14 +166,12 @@ def parse(data: Mapping[str, object], path: str) -> Config:
     ]
     sockets = _path(table.text("socket_directory", "/run/fenced"), "socket_directory", folder)
     manifest = table.text("image_manifest_path", "")
-    manifest = table.text("image_manifest_path", "")
     if len(os.fsencode(sockets)) > _SOCKET_FOLDER_BYTES:
         raise ConfigError("socket_directory", f"a path of at most {_SOCKET_FOLDER_BYTES} bytes", sockets)
     config = Config(
         path=path,
         state_directory=state,
         socket_directory=sockets,
-        image_manifest_path=manifest and _path(manifest, "image_manifest_path", folder),
         image_manifest_path=manifest and _path(manifest, "image_manifest_path", folder),
         root_paths=tuple(_path(item, "root_paths", folder) for item in table.texts("root_paths", least=1)),
         bundle_paths=bundles,
