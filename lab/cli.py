@@ -21,7 +21,9 @@ from client import errors as client_errors
 from client.terminal import guarded
 from lab import numbers
 from lab.compile.refusal import CompileRefused
+from lab.hil import cli as hil_cli
 from lab.hil.daemon import DaemonFailed
+from lab.hil.scenario import ScenarioRefused
 from lab.image import cli as image_cli
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
@@ -43,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (CompileRefused, signing_refusal.Refused, LogRefused) as refusal:
+    except (CompileRefused, signing_refusal.Refused, LogRefused, ScenarioRefused) as refusal:
         text = _refusal_text(refusal.code.value, refusal, refusal.todo, as_json=arguments.json)
     except client_errors.Refused as refusal:
         code = refusal.code.name.lower().replace("_", "-")
@@ -79,9 +81,14 @@ def parser() -> argparse.ArgumentParser:
     compile_ = commands.add_parser("compile", help="build an unsigned bundle from a spec.toml")
     compile_.add_argument("spec", type=Path)
     compile_.add_argument("-o", "--output", type=Path, help="the bundle; default: MODEL.unsigned.fenced here")
+    compile_.add_argument(
+        "--without-device", action="store_true",
+        help="for cuda: compile where the GPU is not; the packed bundle is then admitted and not run",
+    )  # fmt: skip
     compile_.set_defaults(command=_compile)
     sign_cli.add_commands(commands)
     replay_cli.add_commands(commands)
+    hil_cli.add_commands(commands)
     image_cli.add_commands(commands)
     demo = commands.add_parser("demo", help="the whole way once: compile, sign, serve, 20 Hz frames, replay")
     demo.add_argument("--frames", type=numbers.count, default=240)
@@ -102,7 +109,7 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     output: Path = arguments.output or Path(f"{load_spec(arguments.spec).model.name}.unsigned.fenced")
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        report = compile_spec(arguments.spec, output, progress=progress)
+        report = compile_spec(arguments.spec, output, progress=progress, without_device=arguments.without_device)
     page = output.with_suffix(".html")
     page.write_text(compile_page(report), encoding="utf-8")
     print(report.to_json() if arguments.json else f"{report.to_text()}report {page}")

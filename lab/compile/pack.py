@@ -46,6 +46,7 @@ from lab.sign.pack import describe_blob, write_bundle
 from signing import statement
 
 GOLDEN_SEEDS = (0x5EED_0001, 0x5EED_0002)
+UNSTATED_TOLERANCE = 1e-3
 _NS_PER_MS = 1_000_000
 _INPUTS = (BufferKind.FRAME, BufferKind.AUX, BufferKind.STATE)
 
@@ -121,10 +122,21 @@ def build_graph(
             StateBuffer(one.name, one.dtype, one.shape, of_input[BufferKind.STATE, index], one.hand_over)
             for index, one in enumerate(spec.states)
         ),
-        # tolerances stay 0: the code is built for one CPU baseline or device and calls no library: equal bits
-        outputs=tuple(Output(view, buffer) for view, buffer in zip(views, of_output, strict=True)),
+        outputs=tuple(
+            Output(view, buffer, *_tolerances(spec, target)) for view, buffer in zip(views, of_output, strict=True)
+        ),
         entrypoints=tuple(entrypoints),
     )
+
+
+def _tolerances(spec: Spec, target: Target) -> tuple[float, float]:
+    """Absolute and relative, of goldens. 0 where the code is built for one CPU baseline or device and has run there:
+    equal bits. Otherwise what the spec allows against onnxruntime, or where it says nothing, UNSTATED_TOLERANCE.
+    """
+    if target.exact:
+        return 0.0, 0.0
+    stated = spec.check.onnxruntime_tolerance
+    return (stated, 0.0) if stated else (UNSTATED_TOLERANCE, UNSTATED_TOLERANCE)
 
 
 def with_code(graph: Graph, target: Target, code_bytes: int) -> Graph:

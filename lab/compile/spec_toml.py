@@ -141,6 +141,8 @@ def _target(table: Table) -> TargetSpec:
     driver = table.choice("driver", TARGETS)
     if driver == "hcq":
         arch = table.text("arch", r"gfx[0-9a-f]{3,4}|sm_[0-9]{2,3}|a[0-9]{3}", "the GPU's, like gfx1100, sm_89 or a630")
+    elif driver == "cuda":
+        arch = table.text("arch", r"sm_[0-9]{2,3}", "the GPU's, like sm_90")
     else:
         arch = table.choice("arch", ("x86_64", "aarch64"))
     if driver != "cpu":  # its code is for the one device in the machine, whatever processor is beside it

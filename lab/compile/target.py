@@ -1,7 +1,7 @@
 """What a compile target is to the compiler: how tinygrad is opened for it, and how its kernels become code.
 
-A closed table, as the drivers of the HAL are: `cpu`, `opencl` and `hcq`. A target refuses a machine that is not of its
-kind, because the checks run the kernels.
+A closed table, as the drivers of the HAL are: `cpu`, `opencl`, `hcq` and `cuda`. A target refuses a machine that is not
+of its kind, because the checks run the kernels; `cuda` alone can be told to do without.
 """
 
 from __future__ import annotations
@@ -9,25 +9,29 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lab.compile.refusal import CompileRefusal, CompileRefused
 from signing import statement
 
 if TYPE_CHECKING:
     from lab.compile.capture import Capture, Kernel
     from lab.compile.spec import Spec, TargetSpec
 
-TARGETS = ("cpu", "opencl", "hcq")
+TARGETS = ("cpu", "opencl", "hcq", "cuda")
 
 
 class Target(Protocol):
     """One target on this machine. tinygrad_device: where tinygrad's tensors live in its context.
 
-    align_bytes: what weights, arena and bound buffers are aligned to. text: for reports.
+    align_bytes: what weights, arena and bound buffers are aligned to. text: for reports. exact: whether tinygrad's own
+    runs give the device's very bits. runs_here: whether the packed bundle can be run on this machine.
     """
 
     driver: str
     tinygrad_device: str
     align_bytes: int
     text: str
+    exact: bool
+    runs_here: bool
 
     def context(self) -> AbstractContextManager[None]:
         """Within it tinygrad compiles and runs for this target."""
@@ -62,11 +66,23 @@ class Target(Protocol):
         ...
 
 
-def open_target(spec: Spec) -> Target:
-    """The spec's target on this machine. Raises CompileRefused TARGET where the machine is of another kind."""
+def open_target(spec: Spec, *, without_device: bool = False) -> Target:
+    """The spec's target on this machine. Raises CompileRefused TARGET where the machine is of another kind.
+
+    without_device: compile for a GPU that is not here; only `cuda` can.
+    """
     wanted: TargetSpec = spec.target
+    if wanted.driver == "cuda":
+        from lab.compile.target_cuda import CudaTarget  # noqa: PLC0415 (a target is loaded only where it is named)
+
+        return CudaTarget(spec, without_device=without_device)
+    if without_device:
+        raise CompileRefused(
+            CompileRefusal.TARGET, "--without-device", expected='target.driver = "cuda"', found=wanted.driver,
+            todo="compile on a machine that has the device",
+        )  # fmt: skip
     if wanted.driver == "opencl":
-        from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415 (a target is loaded only where it is named)
+        from lab.compile.target_opencl import OpenClTarget  # noqa: PLC0415
 
         return OpenClTarget(wanted)
     if wanted.driver == "hcq":

@@ -22,6 +22,8 @@ class CpuTarget:
     """See `lab.compile.target.Target`."""
 
     driver = "cpu"
+    exact = True
+    runs_here = True
     tinygrad_device = "CPU"
     align_bytes = 64
     """A cache line, as tinygrad's vector loads and stores need it."""

@@ -48,6 +48,8 @@ class HcqTarget:
     """See `lab.compile.target.Target`."""
 
     driver = "hcq"
+    exact = True
+    runs_here = True
     align_bytes = ALIGN_BYTES
 
     def __init__(self, spec: TargetSpec) -> None:

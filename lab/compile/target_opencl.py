@@ -28,6 +28,8 @@ class OpenClTarget:
     """See `lab.compile.target.Target`."""
 
     driver = "opencl"
+    exact = True
+    runs_here = True
     tinygrad_device = "CL"
 
     def __init__(self, spec: TargetSpec) -> None:

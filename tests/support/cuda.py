@@ -56,6 +56,11 @@ class FakeGpu:
         """Let a call fail once, after `after` good ones."""
         self._library.fake_fail(call.encode(), status, after)
 
+    def link(self, path: str | None) -> None:
+        """Let modules find the kernels of a shared object (`lab.compile.emulated_cuda.host_library`); None: no more."""
+        if self._library.fake_link(None if path is None else path.encode()):
+            raise RuntimeError(f"{path} cannot be loaded")
+
     def heal(self) -> None:
         """No failures any more, planted or of kernels, and the usual knobs."""
         self._library.fake_heal()
