@@ -1,7 +1,7 @@
 """A CUDA device for tinygrad where there is no GPU: its kernels' own CUDA C, built for and run on the host's processor.
 
 It lets a bundle for a GPU be captured, checked and given goldens in a machine without one. What runs is the source that
-nvcc makes the cubin from, with its grid, blocks, shared memory and barriers (`emulated_cuda.hpp`); what it cannot show
+nvcc makes the cubin from, with its grid, blocks, shared memory and barriers (`emulated_cuda.h`); what it cannot show
 is what nvcc made of it, and a GPU's rounding. Slow: one thread, scalar code.
 """
 
@@ -27,7 +27,7 @@ from lab.compile.toolchain import cache_folder, zig_path
 
 RENDERER = "EMULATED"
 """How `DEV` selects it: tinygrad drops "Renderer" from the class's name."""
-_HEADER = Path(__file__).with_suffix(".hpp")
+_HEADER = Path(__file__).with_suffix(".h")
 _FLAGS = ("-x", "c++", "-O2", "-g0", "-w", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off")
 _ALIGN_BYTES = 256
 
