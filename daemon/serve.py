@@ -25,7 +25,7 @@ def serve(config_path: str) -> int:
     """Serves until SIGTERM or SIGINT. The process is the daemon's own: it is guarded, and sealed once models serve."""
     fill_standard_descriptors()
     guard.install()
-    stop = _Stop()
+    signals = _Signals()
     from daemon import record
 
     try:
@@ -34,11 +34,14 @@ def serve(config_path: str) -> int:
     except guard.DirtyProcess as dirty:
         print(f"fenced: dirty-process: {dirty}", file=sys.stderr)
         return 3
-    return _serve_clean(config_path, stop)
+    return _serve_clean(config_path, signals)
 
 
-class _Stop:
-    """SIGTERM and SIGINT from the first moment: one that comes before there is a service stops it as it begins."""
+class _Signals:
+    """SIGTERM and SIGINT from the first moment: one that comes before there is a service stops it as it begins.
+
+    SIGHUP reloads; before there is a service there is nothing to reload.
+    """
 
     def __init__(self) -> None:
         import signal
@@ -47,6 +50,7 @@ class _Stop:
         self._asked = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
+        signal.signal(signal.SIGHUP, self._reload)
 
     def begin(self, service: Service) -> None:
         """From here signals reach the service."""
@@ -59,6 +63,10 @@ class _Stop:
         if self._service is not None:
             self._service.request_stop()
 
+    def _reload(self, *_: object) -> None:
+        if self._service is not None:
+            self._service.request_reload()
+
 
 def fill_standard_descriptors() -> None:
     """Opens what is closed of 0, 1 and 2: the audit log must not become descriptor 2, where log lines are written."""
@@ -67,7 +75,7 @@ def fill_standard_descriptors() -> None:
     os.close(descriptor)
 
 
-def _serve_clean(config_path: str, stop: _Stop) -> int:
+def _serve_clean(config_path: str, signals: _Signals) -> int:
     from daemon.audit import AuditBroken
     from daemon.config import ConfigError, load
     from daemon.privacy import close_process
@@ -78,7 +86,7 @@ def _serve_clean(config_path: str, stop: _Stop) -> int:
 
     try:
         close_process()
-        return _run(load(config_path), stop)
+        return _run(load(config_path), signals)
     except ConfigError as error:
         print(f"fenced: bad-configuration: {error}", file=sys.stderr)
         return 2
@@ -97,12 +105,13 @@ def _serve_clean(config_path: str, stop: _Stop) -> int:
     return 3
 
 
-def _run(config: Config, stop: _Stop) -> int:
+def _run(config: Config, signals: _Signals) -> int:
     import gc
 
     from daemon import health
     from daemon.journal import MessageId, journal_of
     from daemon.log import Log
+    from daemon.reload import readable_folders
     from daemon.service import Service
 
     log = Log(prefix_levels="JOURNAL_STREAM" in os.environ, journal=journal_of(os.environ))
@@ -114,14 +123,15 @@ def _run(config: Config, stop: _Stop) -> int:
         # PoCL's unpacked binaries, which are removed at exit: see hal.opencl_environment
         unpacked = (os.environ["POCL_CACHE_DIR"],) if config.driver == "opencl" else ()
         guard.seal(
-            readable=config.bundle_directories, writable=(config.state_directory, config.socket_directory, *unpacked)
+            readable=(*config.bundle_directories, *readable_folders(config)),
+            writable=(config.state_directory, config.socket_directory, *unpacked),
         )
 
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
     guard.on_violation(lambda act, detail: _report(service, log, act, detail, MessageId.FORBIDDEN_ACT))
     if config.image_manifest_path:
         _require_image(config.image_manifest_path, service)
-    stop.begin(service)
+    signals.begin(service)
     return service.run()
 
 

@@ -29,6 +29,7 @@ from daemon.log import Log
 from daemon.loop import Loop
 from daemon.peer import PeerContext
 from daemon.pipeline import Pipeline, Publish
+from daemon.reload import Reload
 from daemon.roster import Roster
 from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
@@ -89,6 +90,7 @@ class Service:
             config, self.loop, self.roster, self.accelerator, log=log, audit=self.audit, trust=self.trust
         )
         self.switching.on_serving = lambda model: self.context.taps.model(model.name, model.digest)
+        self._reload = Reload(self, self._notifier, log)
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids = itertools.count(1)
         self._exit_status = EXIT_DONE
@@ -112,6 +114,10 @@ class Service:
     def request_stop(self) -> None:
         """Drains, then ends `run`. May be called from any thread and from a signal handler."""
         self.loop.call_soon(self._begin_stop)
+
+    def request_reload(self) -> None:
+        """Reads the configuration again (`daemon.reload`). May be called from any thread and from a signal handler."""
+        self.loop.call_soon(self._reload.begin)
 
     @property
     def draining(self) -> bool:
@@ -263,6 +269,7 @@ class Service:
 
     def _close(self) -> None:
         self.server.close("the daemon stops")
+        self._reload.join(_DRAIN_LIMIT_NS)
         self.switching.close(_DRAIN_LIMIT_NS, in_order=self._exit_status != EXIT_FAULT)
         self.roster.close()
         try:

@@ -89,6 +89,26 @@ class Switching:
 
         self.activator.load_at_start(path, lambda outcome: self._loaded(outcome, done))
 
+    def take_up(self, path: str, done: Done) -> None:
+        """As `activate`, for a bundle that the configuration names while others serve: the verdicts of trials hold.
+
+        Where what may serve in its place serves already, nothing changes.
+        """
+        refusal = self.why_not(path)
+        if refusal is None:
+            self.activator.load_at_start(path, lambda outcome: self._taken_up(outcome, done))
+        else:
+            done(refusal)
+
+    def _taken_up(self, outcome: LoadedModel | ModelRefused, done: Done) -> None:
+        serving = self._roster.pipelines.get(outcome.name) if isinstance(outcome, LoadedModel) else None
+        if isinstance(outcome, LoadedModel) and serving is not None and serving.model.digest == outcome.digest:
+            outcome.unload(self._accelerator)
+            self._end_trial(outcome)
+            done(outcome.identity())
+        else:
+            self._loaded(outcome, done)
+
     # by command
 
     def activate(self, path: str, done: Done) -> None:

@@ -70,6 +70,33 @@ class VehicleTrust:
             store.write_atomically(self._confirmed_path, text.encode(), mode=0o600)
             store.write_state(self._state_path, self.current.state)
 
+    def prepare(self, roots: Sequence[bytes]) -> None:
+        """Makes those of `roots` (root files, in order) durable that are newer than the trusted one; from any thread.
+
+        Call `adopt` next, on the loop's thread. Raises Refused, noted, as `TrustStore.follow`; OSError.
+        """
+        with self._writing:
+            try:
+                followed = self.current.follow(roots)
+            except Refused as refused:
+                self._audit.note("trust.refused", refused.as_dict())
+                raise
+            if followed.root != self.current.root:
+                store.write_state(self._state_path, followed.state)
+
+    def adopt(self, roots: Sequence[bytes]) -> bool:
+        """Trusts the newest of `roots`, which `prepare` has made durable; False where it is trusted already.
+
+        What serves is not judged again. The floors that were raised since are kept; raises Refused as `prepare`.
+        """
+        followed = self.current.follow(roots)
+        if followed.root == self.current.root:
+            return False
+        self.current = followed
+        version, epoch = followed.root.version, followed.state.trust_epoch
+        self._audit.note("root.accepted", {"version": version, "trust_epoch": epoch})
+        return True
+
     def is_confirmed(self, bundle: VerifiedBundle) -> bool:
         """Whether the floor of its model is this very bundle."""
         model = bundle.statement.model

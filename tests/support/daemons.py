@@ -50,7 +50,15 @@ def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more:
 class DaemonThread(Sockets):
     """A context manager around one Service. `lost` is set when it would end its process for a lost device."""
 
-    def __init__(self, folder: Path, bundles: Sequence[Path], maker: BundleMaker, *, more: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bundles: Sequence[Path],
+        maker: BundleMaker,
+        *,
+        more: str = "",
+        notifier: Notifier | None = None,
+    ) -> None:
         super().__init__(folder / "sockets")
         config_path = folder / "fenced.toml"
         config_path.write_text(config_text(folder, bundles, maker, more))
@@ -58,7 +66,7 @@ class DaemonThread(Sockets):
         self.ready = threading.Event()
         self.lost = threading.Event()
         self.exit_status: int | None = None
-        notifier = Notifier(None)
+        notifier = notifier or Notifier(None)
         self.service = Service(
             load(str(config_path)),
             self.log,

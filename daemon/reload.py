@@ -1,0 +1,185 @@
+"""SIGHUP: the configuration is read again, newer roots are followed, bundles that changed are activated.
+
+As Type=notify-reload asks: RELOADING=1 with the time at which it began, READY=1 when it is over, whatever came of it.
+Files are read on a thread; what the configuration says is carried out on the loop, one bundle after the other, as at
+the start, but while frames go on. A refusal leaves what serves as it was. Only `root_paths` and `bundle_paths` take
+effect: another key that differs is named, and needs a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from daemon.audit import AuditLog
+from daemon.command import CommandRefused, Outcome
+from daemon.config import Config, ConfigError, load
+from daemon.health import Notifier
+from daemon.journal import MessageId
+from daemon.log import Log
+from daemon.loop import Loop
+from daemon.roster import Roster
+from daemon.switching import Switching
+from daemon.trust_store import VehicleTrust
+from signing import container, envelope, store
+from signing.refusal import Refused
+
+_TAKE_EFFECT = ("path", "root_paths", "bundle_paths")
+_EXTEND_EVERY_NS = 2_000_000_000
+_EXTEND_BY_US = 10_000_000
+
+
+class ReloadHost(Protocol):
+    """What a reload needs of the daemon."""
+
+    config: Config
+    state: str
+    loop: Loop
+    audit: AuditLog
+    trust: VehicleTrust
+    roster: Roster
+    switching: Switching
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the files say: the new configuration, the roots as bytes, and of each bundle the digest that it claims."""
+
+    config: Config
+    roots: tuple[bytes, ...]
+    claimed: tuple[tuple[str, str], ...]
+
+
+class Reload:
+    """One reload at a time; what is asked for meanwhile is done once more afterwards."""
+
+    def __init__(self, host: ReloadHost, notifier: Notifier, log: Log) -> None:
+        self._host, self._notifier, self._log = host, notifier, log
+        self._thread: threading.Thread | None = None
+        self._is_running = self._again = False
+        self._complaints: list[str] = []
+        self._extend_at_ns = 0
+        host.loop.add_timer(lambda: self._extend_at_ns if self._is_running else None, self._extend)
+
+    def begin(self) -> None:
+        """Begins a reload; on the loop's thread."""
+        if self._host.state in ("loading", "stopping"):
+            self._log.notice(f"no reload while {self._host.state}")
+            return
+        if self._is_running:
+            self._again = True
+            return
+        self._is_running = True
+        self._complaints = []
+        self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000, STATUS="reloading")
+        self._thread = threading.Thread(target=self._read, name="fenced-reload", daemon=True)
+        self._thread.start()
+
+    def join(self, at_most_ns: int) -> None:
+        """Waits for the thread that reads, for the end of the process."""
+        if self._thread is not None:
+            self._thread.join(at_most_ns / 1e9)
+
+    def _read(self) -> None:
+        """On a thread: reads everything, and makes newer roots durable before they are used."""
+        try:
+            config = load(self._host.config.path)
+            _require_known_folders(config.root_paths, self._host.config)
+            roots = tuple(
+                store.read_file(path, limit_bytes=container.ENVELOPE_LIMIT_BYTES) for path in config.root_paths
+            )
+            self._host.trust.prepare(roots)
+            read = _Read(config, roots, tuple((path, _claimed_digest(path)) for path in config.bundle_paths))
+        except (ConfigError, Refused, OSError) as error:
+            complaint = str(error)
+            self._host.loop.call_soon(lambda: self._fail(complaint))
+        else:
+            self._host.loop.call_soon(lambda: self._apply(read))
+
+    def _fail(self, complaint: str) -> None:
+        self._complaints.append(complaint)
+        self._end()
+
+    def _apply(self, read: _Read) -> None:
+        try:
+            followed = self._host.trust.adopt(read.roots)
+        except Refused as refused:  # the trust moved on while the files were read
+            self._fail(str(refused))
+            return
+        if followed:
+            self._log.notice(f"root version {self._host.trust.current.root.version} is trusted now")
+        differing = [one.name for one in fields(Config) if one.name not in _TAKE_EFFECT
+                     and getattr(read.config, one.name) != getattr(self._host.config, one.name)]  # fmt: skip
+        if differing:
+            self._complaints.append(f"only a restart takes up {', '.join(differing)}")
+        serving = {pipeline.model.bundle.digest for pipeline in self._host.roster.pipelines.values()}
+        self._activate([path for path, digest in read.claimed if digest not in serving])
+
+    def _activate(self, paths: list[str]) -> None:
+        if not paths:
+            self._end()
+            return
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, CommandRefused):
+                self._complaints.append(f"{paths[0]}: {outcome}")
+            self._activate(paths[1:])
+
+        self._host.switching.take_up(paths[0], done)
+
+    def _end(self) -> None:
+        host = self._host
+        self._is_running = False
+        refused = "; ".join(self._complaints)
+        host.audit.note("daemon.reloaded", {"config": host.config.path[:1024], "refused": refused[:1024]})
+        if refused:
+            self._log.error(f"reloaded, but: {refused}", MessageId.RELOAD_REFUSED)
+        else:
+            self._log.notice("reloaded: everything that the configuration names serves", MessageId.RELOADED)
+        status = f"reloaded, but: {refused}" if refused else "serving what the configuration names"
+        self._notifier.send(READY=1, STATUS=status[:512])
+        if self._again:
+            self._again = False
+            self.begin()
+
+    def _extend(self, now_ns: int) -> None:
+        self._extend_at_ns = now_ns + _EXTEND_EVERY_NS
+        self._notifier.send(EXTEND_TIMEOUT_USEC=_EXTEND_BY_US)
+
+
+def readable_folders(config: Config) -> tuple[str, ...]:
+    """The folders that a reload reads from, beside those of the bundles: the seal must leave them open for reading."""
+    return tuple(dict.fromkeys(os.path.dirname(path) for path in (config.path, *config.root_paths)))
+
+
+def _require_known_folders(paths: Sequence[str], config: Config) -> None:
+    """Raise ConfigError for a root that lies where the seal lets nothing be read."""
+    known = readable_folders(config)
+    for path in paths:
+        if os.path.dirname(path) not in known:
+            raise ConfigError("root_paths", f"files in {' or '.join(known)}, until a restart", path)
+
+
+def _claimed_digest(path: str) -> str:
+    """The digest of the statement in a bundle's file, unverified; "" where there is none to be read.
+
+    Only to tell whether the file is the one that serves: what differs is read and verified whole.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        span = container.read_header(os.pread(descriptor, container.HEADER_BYTES, 0))
+        raw = os.pread(descriptor, span.size_bytes, span.offset_bytes)
+        payload = envelope.parse(raw, payload_type=envelope.BUNDLE_PAYLOAD_TYPE).payload
+    except (OSError, Refused):
+        return ""
+    finally:
+        os.close(descriptor)
+    return hashlib.sha256(payload).hexdigest()
