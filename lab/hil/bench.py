@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -85,13 +85,19 @@ class Bench(Sockets):
             folder / "daemon", bundles, lab.root_path, streams, limits=dict(LIMITS), vehicle=vehicle
         ) as daemon:
             bench = cls(daemon.sockets, folder, daemon, lab, vehicle)
-            with bench._kept:
+            with bench:
                 yield bench
 
     @classmethod
     def attached(cls, sockets: Path, folder: Path, lab: Path | None = None, vehicle: Path = VEHICLE) -> Bench:
         """A daemon that serves already. `lab`: the folder of the probe lab whose bundles it serves, if it does."""
         return cls(sockets, folder, None, ProbeLab(lab) if lab else None, vehicle)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._kept.close()
 
     def require(self, need: Need) -> None:
         """Raises Unavailable when this bench has not what a check needs."""
