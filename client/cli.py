@@ -216,7 +216,16 @@ def _ask(parsed: argparse.Namespace, method: str, *arguments: str) -> dict[str, 
 
 
 def _activate(parsed: argparse.Namespace) -> dict[str, object]:
-    return _ask(parsed, "activate", os.path.abspath(parsed.bundle))
+    if parsed.shadow == "off" or not parsed.bundle:
+        if parsed.shadow != "off" or parsed.bundle or parsed.frames:
+            print("fenced activate: name a bundle, or say --shadow off alone", file=sys.stderr)
+            raise SystemExit(USAGE)
+        return _ask(parsed, "end_shadow")
+    path = os.path.abspath(parsed.bundle)
+    if parsed.shadow is None:
+        return _ask(parsed, "activate", path)
+    with _control(parsed) as control:
+        return control.shadow(path, parsed.frames)
 
 
 def _rollback(parsed: argparse.Namespace) -> dict[str, object]:
@@ -308,9 +317,13 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("action", choices=["verify"])
     audit.add_argument("log", help="the audit log, for instance /var/lib/fenced/audit.jsonl")
     add("status", "show the running daemon's state", running)
-    add("activate", "verify a bundle and let it serve; refused, what served before goes on", running).add_argument(
-        "bundle"
-    )
+    activate = add("activate", "verify a bundle and let it serve; refused, what served before goes on", running)
+    activate.add_argument("bundle", nargs="?")
+    activate.add_argument(
+        "--shadow", nargs="?", const="on", choices=["on", "off"],
+        help="let it run on the same frames, compared with what is served and not published; off: end that",
+    )  # fmt: skip
+    activate.add_argument("--frames", type=int, default=0, help="end the shadow after so many were compared")
     add("rollback", "back to the model that served before", running, model)
     add("drain", "refuse new frames and finish those in flight", running)
     add("resume", "take frames again after drain", running)

@@ -54,6 +54,19 @@ class Control:
         """Verify, admit and switch to a bundle, by its path as the daemon sees it. Refused: the old one serves on."""
         return self._json(CommandKind.ACTIVATE, os.fspath(bundle), timeout_s)
 
+    def shadow(
+        self, bundle: str | os.PathLike[str], frames: int = 0, timeout_s: float = ACTIVATION_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """Let a bundle run on the same frames as the model of its name that serves, compared and not published.
+
+        `frames`: how many sets to compare; 0: until `end_shadow`, an activation or a rollback. `status` has the result.
+        """
+        return self._json(CommandKind.SHADOW, os.fspath(bundle), timeout_s, frames=frames)
+
+    def end_shadow(self) -> dict[str, Any]:
+        """End the shadow; what it came to."""
+        return self._json(CommandKind.SHADOW)
+
     def rollback(self, timeout_s: float = ACTIVATION_TIMEOUT_S, *, model: str = "") -> dict[str, Any]:
         """Back to the previous model. `model`: its name, needed where several were replaced."""
         return self._json(CommandKind.ROLLBACK, model, timeout_s)

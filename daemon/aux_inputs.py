@@ -79,6 +79,22 @@ class AuxInputs:
             if old is not None and len(old.data) == value.buffer.size_bytes:
                 value.data, value.time_ns = old.data, old.time_ns
 
+    def copy_given(self, other: AuxInputs) -> None:
+        """Gives the device what the last run of `other` had; what `other` has not, by its default. Between runs."""
+        for name, value in self._values.items():
+            given = other._values.get(name)
+            value.buffer.view[:] = value.contract.default_value if given is None else given.buffer.view
+
+    def lacking(self, other: AuxInputs) -> str | None:
+        """The first input that neither `other` has, in the same size, nor a default stands for."""
+        for name, value in self._values.items():
+            given = other._values.get(name)
+            if given is None and not value.contract.has_default:
+                return name
+            if given is not None and given.buffer.size_bytes != value.buffer.size_bytes:
+                return name
+        return None
+
     def set(self, message: SetAux, now_ns: int) -> Refusal | None:
         """Takes a value for the runs that follow, or says why not. An older value never replaces a newer one."""
         value = self._values.get(message.name)

@@ -102,7 +102,9 @@ class ControlPeer(Peer):
             case CommandKind.RESTORE_STATE:
                 (descriptor,) = descriptors.held  # as many as the session machine has seen to
                 host.keeper.restore(argument, descriptor, done)
-            case CommandKind.UNSPECIFIED | CommandKind.SHADOW:  # the session machine has refused it already
+            case CommandKind.SHADOW:
+                host.switching.shadow(argument, command.frames, done)
+            case CommandKind.UNSPECIFIED:  # the session machine has refused it already
                 raise TypeError("an unspecified command")
 
     def _reply(self, command: m.Command, body: str, descriptors: tuple[int, ...] = ()) -> None:

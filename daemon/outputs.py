@@ -69,6 +69,17 @@ def worst_difference(output: Output, found: memoryview, expected: memoryview) ->
     return f"element {worst} is {a[worst]:.9g}, expected {b[worst]:.9g}"
 
 
+def largest_difference(dtype: DType, found: memoryview, expected: memoryview) -> tuple[float, int]:
+    """The largest |found - expected| and its element; infinite where only one of the two is a number."""
+    a, b = _as_float(found, dtype), _as_float(expected, dtype)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    apart[np.isnan(apart)] = np.inf
+    worst = int(apart.argmax())
+    return float(apart[worst]), worst
+
+
 def _as_float(data: memoryview, dtype: DType) -> NDArray[np.float64]:
     values = np.frombuffer(data, _NUMPY[dtype])
     if dtype is DType.BFLOAT16:

@@ -47,6 +47,7 @@ class Pipeline:
         self.state_epoch = 1
         self.on_publish: Publish = lambda receipt, slot, sequence: None
         self.on_device_error: Callable[[], None] = lambda: None
+        self.on_published: Callable[[Run], bool] = lambda run: False  # True: it ends the run's frames, later
         self.on_change: OnChange = lambda pipeline, change: None
         graph = model.graph
         self.entry = graph.entrypoints[0]
@@ -366,7 +367,8 @@ class Pipeline:
         self.counters.last_run_ns = run.fence.completed_ns - run.fence.started_ns
         self.counters.last_latency_ns = published_ns - run.sof_ns
         self.on_publish(receipt, slot, sequence)
-        self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)
+        if not self.on_published(run):
+            self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)
         self._note(missed=not receipt.deadline_met)
 
     def _end(self, run: Run, event: LeaseEvent, status: ReleaseStatus) -> None:

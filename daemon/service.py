@@ -89,6 +89,7 @@ class Service:
         self.switching = Switching(
             config, self.loop, self.roster, self.accelerator, log=log, audit=self.audit, trust=self.trust
         )
+        self.switching.shadowing.on_device_error = self._device_error
         self.switching.on_serving = lambda model: self.context.taps.model(model.name, model.digest)
         self._reload = Reload(self, self._notifier, log)
         self._subscriptions: dict[str, list[Subscription]] = {}
@@ -237,6 +238,7 @@ class Service:
         text = f"the device was reset, frames in flight are lost: {cause}"
         self.context.log.error(text, MessageId.DEVICE_RESET, FAULT=cause.code.value)
         self.roster.after_device_reset()
+        self.switching.shadowing.after_device_reset()
 
     def _device_lost(self, cause: HalError) -> None:
         self.audit.note("device.lost", {"cause": str(cause)[:1024]})

@@ -65,6 +65,7 @@ def _models(service: Service) -> list[Tree]:
                 "golden_vectors": model.report.vectors,
                 "runs": dataclasses.asdict(pipeline.counters),
                 "probation_frames_left": service.switching.probation.frames_left(name),
+                "shadow": service.switching.shadowing.report(name),
                 "probation_faults": dataclasses.asdict(service.switching.probation.faults(name)),
                 "previous": None if previous is None else previous.label,
             }

@@ -24,6 +24,7 @@ from daemon.pipeline import Pipeline
 from daemon.probation import Faults, Probation
 from daemon.refusal import ModelRefused, refused
 from daemon.roster import Roster
+from daemon.shadowing import Shadowing
 from daemon.trials import Trials, Verdict
 from daemon.trust_store import VehicleTrust
 from hal.accelerator import Accelerator
@@ -61,6 +62,7 @@ class Switching:
         )
         loader.serving_path = self._serving_path
         self.activator = Activator(loader, loop)
+        self.shadowing = Shadowing(roster, self.activator, accelerator, log=log, audit=audit, end_trial=self._end_trial)
         self._is_stopping = False
         self._chores: list[threading.Thread] = []
         self._retreating: dict[str, LoadedModel] = {}
@@ -70,7 +72,7 @@ class Switching:
     @property
     def is_changing(self) -> bool:
         """Whether a bundle is being loaded, or one that is waits for the run before it to end."""
-        return self.activator.busy or self._roster.switching
+        return self.activator.busy or self._roster.switching or self.shadowing.is_ending
 
     # by the configuration
 
@@ -94,7 +96,7 @@ class Switching:
 
         Where what may serve in its place serves already, nothing changes.
         """
-        refusal = self.why_not(path)
+        refusal = self._why_not(path)
         if refusal is None:
             self.activator.load_at_start(path, lambda outcome: self._taken_up(outcome, done))
         else:
@@ -112,14 +114,28 @@ class Switching:
     # by command
 
     def activate(self, path: str, done: Done) -> None:
-        """Loads a bundle and lets it serve. Refused: what served before goes on."""
-        refusal = self.why_not(path)
-        if refusal is None:
-            self.activator.load(path, lambda outcome: self._loaded(outcome, done))
-        else:
+        """Loads a bundle and lets it serve; a shadow ends first. Refused: what served before goes on."""
+        refusal = self._why_not(path)
+        if refusal is not None:
             done(refusal)
+            return
 
-    def why_not(self, path: str) -> CommandRefused | None:
+        def load() -> None:
+            self.activator.load(path, lambda outcome: self._loaded(outcome, done))
+
+        self.shadowing.end("a bundle is activated", load)
+
+    def shadow(self, path: str, frames: int, done: Done) -> None:
+        """Loads a bundle to run beside the model that serves (`daemon.shadow`); an empty path ends the one there is."""
+        refusal = self._why_not(path) if path else None
+        if refusal is not None:
+            done(refusal)
+        elif path:
+            self.shadowing.begin(path, frames, done)
+        else:
+            self.shadowing.end_by_command(done)
+
+    def _why_not(self, path: str) -> CommandRefused | None:
         """Why a bundle at `path` may not be loaded now; None where it may be tried."""
         folders = self._config.bundle_directories
         if os.path.dirname(path) not in folders:
@@ -129,7 +145,15 @@ class Switching:
         return _one_at_a_time() if self.is_changing or self._is_stopping else None
 
     def rollback(self, model: str, done: Done) -> None:
-        """Back to the model that served before; the one that is taken back is refused until it is named again."""
+        """Back to the model that served before; the one that is taken back is refused until it is named again.
+
+        A shadow ends; where there is only that, this was asked for.
+        """
+        if self.shadowing.is_on and not self.is_changing:
+            if not self._roster.previous:
+                self.shadowing.end_by_command(done)
+                return
+            self.shadowing.end("rollback")
         names = [model] if model else list(self._roster.previous)
         previous = self._roster.previous.get(names[0]) if len(names) == 1 else None
         if previous is None or self.is_changing:
@@ -247,6 +271,7 @@ class Switching:
             text = f"{model.label} serves now, digest {model.bundle.digest}"
             self._log.notice(text, MessageId.SERVING, MODEL=model.name, DIGEST=model.bundle.digest)
             self.on_serving(model)
+            self.shadowing.serving_changed(model.name)
             self.probation.begin(model, pipeline.counters, may_fail=not self._trust.is_confirmed(model.bundle))
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
 
@@ -310,6 +335,7 @@ class Switching:
     def stop(self) -> None:
         """Begins no more changes."""
         self._is_stopping = True
+        self.shadowing.end("the daemon stops")
 
     def close(self, at_most_ns: int, *, in_order: bool) -> None:
         """Waits for what goes on. `in_order`: the process does not end for what a model did."""
