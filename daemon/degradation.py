@@ -129,6 +129,11 @@ class Degradation:
         return self._window.misses
 
     @property
+    def limit(self) -> int:
+        """How many misses the window in force may hold."""
+        return self._window.limit
+
+    @property
     def window_runs(self) -> int:
         """The length of the window in force; 0: the contract has none."""
         return self._window.runs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abi.graph import Graph
+from abi.graph import EntryRole, Graph
 from daemon.aux_inputs import AuxInputs
 from daemon.camera_stream import CameraStream
 from daemon.models import LoadedModel
@@ -106,3 +106,33 @@ class Entry:
         """Keeps no hold on frame memory: its camera may be gone."""
         self.bindings.clear()
         self.aux.bind()
+
+
+class Entries:
+    """The entrypoints of a model that the daemon runs. `active`: the one that publishes, primary or lighter."""
+
+    def __init__(self, model: LoadedModel, aux: AuxInputs, accelerator: Accelerator) -> None:
+        self.primary = self.active = Entry(model, 0, aux, accelerator)
+        self.lighter: Entry | None = None
+        self.state_only: Entry | None = None
+        for index, entry in enumerate(model.graph.entrypoints):
+            if entry.role is EntryRole.LIGHTER:
+                self.lighter = Entry(model, index, aux, accelerator, self.primary)
+            elif entry.role is EntryRole.STATE_ONLY:
+                self.state_only = Entry(model, index, aux, accelerator)
+        self.all = tuple(one for one in (self.primary, self.lighter, self.state_only) if one is not None)
+
+    def choose(self, *, lighter: bool) -> Entry:
+        """Lets the primary or the lighter publish from here, and returns it."""
+        self.active = self.lighter if lighter and self.lighter is not None else self.primary
+        return self.active
+
+    def let_go(self) -> None:
+        """Keeps no hold on frame memory: a camera may be gone."""
+        for entry in self.all:
+            entry.let_go()
+
+    def unbind(self) -> None:
+        """Keeps no hold on any memory, for good."""
+        for entry in self.all:
+            entry.bindings.clear()

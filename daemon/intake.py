@@ -7,14 +7,12 @@ camera, a column of the ledger, a count. Every frame that comes in goes out once
 from __future__ import annotations
 
 from abi.flat import ReleaseStatus
-from abi.graph import Entrypoint
 from abi.lease import LeaseEvent
 from abi.packet import RefusalCode
 from daemon.camera_stream import CameraStream
 from daemon.catch_up import CatchUp
 from daemon.counters import Counters
-from daemon.entry import Taken
-from daemon.run_times import RunTimes
+from daemon.entry import Entries, Entry, Taken
 from daemon.scheduler import Drop, DropReason, Rule, Scheduler, Waiting
 from daemon.turns import Claim, Ready
 
@@ -38,25 +36,30 @@ def end_dropped(source: CameraStream, frame: Waiting, reason: DropReason, event:
 
 
 class Intake:
-    """The waiting frames of an entrypoint, the primary. `sources`: the open streams by contract position.
+    """The waiting frames of one model. `sources`: the open streams by contract position.
 
-    times: of the entrypoint that runs next; its p99 is what a frame must still have before its deadline.
-    behind: the streams that the stateOnly entrypoint takes; empty where the contract has none.
+    A frame is late that has less time before its deadline than the p99 of the entrypoint that runs next.
     """
 
-    def __init__(
-        self, entry: Entrypoint, queue_frames: tuple[int, ...], behind: tuple[int, ...], claim: Claim, times: RunTimes
-    ) -> None:
+    def __init__(self, entries: Entries, queue_frames: tuple[int, ...], claim: Claim) -> None:
+        """`claim` is kept up to date from here."""
+        primary, state_only = entries.primary.contract, entries.state_only
         self.sources: list[CameraStream | None] = [None] * len(queue_frames)
         self.counters = Counters()
-        self.times = times
-        self._deadline_ns = entry.deadline_ns
         self._claim = claim
         self._queue_frames = queue_frames
-        self._scheduler = Scheduler(Rule(len(queue_frames), queue_frames, entry.max_skew_ns, entry.deadline_ns))
-        self._behind = CatchUp(behind, entry.max_skew_ns)
+        self._scheduler = Scheduler(Rule(len(queue_frames), queue_frames, primary.max_skew_ns, primary.deadline_ns))
+        self._behind = CatchUp(() if state_only is None else state_only.positions, primary.max_skew_ns)
         self._newest_ns: list[int | None] = [None] * len(queue_frames)
         self._busy = False
+        self.run_by(entries.active)
+
+    def run_by(self, entry: Entry) -> None:
+        """Frames run through this entrypoint from here: its deadline, and its times, are theirs."""
+        self._times = entry.times
+        self._deadline_ns = self._claim.deadline_ns = entry.contract.deadline_ns
+        self._claim.run_ns = self._times.p99_ns
+        self._scheduler.set_deadline(self._deadline_ns)
 
     @property
     def waiting(self) -> int:
@@ -98,7 +101,7 @@ class Intake:
     def refresh(self, now_ns: int) -> int:
         """Says in the claim whether a set could run now, and drops what cannot; returns how many sets it missed."""
         self._busy = False
-        sof_ns, drops = self._scheduler.ready(now_ns, self.times.p99_ns)
+        sof_ns, drops = self._scheduler.ready(now_ns, self._times.p99_ns)
         self._claim_set(sof_ns)
         return self._drop(drops, now_ns)
 
@@ -112,7 +115,7 @@ class Intake:
 
     def take(self, now_ns: int) -> tuple[Taken, ...]:
         """The set that runs now; empty where there is none."""
-        frames, drops = self._scheduler.take(now_ns, self.times.p99_ns)
+        frames, drops = self._scheduler.take(now_ns, self._times.p99_ns)
         taken = tuple((self.source(frame), frame) for frame in frames or ())
         self._drop(drops, now_ns)  # may find that a camera has gone; what was taken runs all the same
         return taken
@@ -131,15 +134,16 @@ class Intake:
         """What was kept back ends: all of it, or what is older than `before_ns`."""
         self._finish(self._behind.clear() if before_ns is None else self._behind.give_up_before(before_ns))
 
-    def expire(self, now_ns: int) -> int:
+    def expire(self, now_ns: int, *, busy: bool) -> int:
         """Drops the frames that cannot meet their deadline any more; returns how many sets that misses."""
-        return self._drop(self._scheduler.expire(now_ns, self.times.p99_ns), now_ns)
+        self._busy = busy
+        return self._drop(self._scheduler.expire(now_ns, self._times.p99_ns), now_ns)
 
     @property
     def due_ns(self) -> int | None:
         """When a waiting frame becomes late."""
         due_ns = self._scheduler.next_deadline_ns()
-        return None if due_ns is None else due_ns - self.times.p99_ns + 1
+        return None if due_ns is None else due_ns - self._times.p99_ns + 1
 
     def clear(self) -> list[Waiting]:
         """Hands over the frames that wait; what was kept back ends."""
@@ -156,7 +160,8 @@ class Intake:
         self.counters.late_sets += missed
         for drop in drops:
             if drop.reason is DropReason.LATE and now_ns <= drop.frame.sof_ns + self._deadline_ns:
-                self.times.note_drop()
+                self._times.note_drop()
+                self._claim.run_ns = self._times.p99_ns
             if drop.reason is DropReason.SKEW:
                 self.counters.skew += 1
             self._finish(self._behind.offer(drop, self._room_behind(drop.frame)))

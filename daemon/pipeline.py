@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from abi.flat import ReleaseStatus, ResultFlag
-from abi.graph import EntryRole
 from abi.lease import LeaseEvent
 from abi.packet import RefusalCode
 from abi.receipt import Receipt
@@ -22,7 +21,7 @@ from daemon.config import Config
 from daemon.counters import Counters
 from daemon.degradation import Change, Degradation, Mode
 from daemon.dispatcher import Dispatcher
-from daemon.entry import Entry, Taken
+from daemon.entry import Entries, Entry, Taken
 from daemon.intake import Intake, end_dropped
 from daemon.models import LoadedModel
 from daemon.ring import ResultRing
@@ -56,36 +55,17 @@ class Pipeline:
         self._accelerator = accelerator
         self._dispatcher = dispatcher
         self.aux = AuxInputs(graph, self.entry, accelerator)
-        self._primary = Entry(model, 0, self.aux, accelerator)
-        self._lighter = self._entry_of(EntryRole.LIGHTER, self._primary)
-        self._state_only = self._entry_of(EntryRole.STATE_ONLY)
-        self._active = self._primary
+        self.entries = Entries(model, self.aux, accelerator)
         self._inspection = Inspection(graph, self.entry)
-        times = self._primary.times
-        self.claim = Claim(
-            model.name, config.model(model.name).priority, graph.threads, self.entry.deadline_ns,
-            run_ns=times.p99_ns,
-        )  # fmt: skip
+        self.claim = Claim(model.name, config.model(model.name).priority, graph.threads)
         queues = tuple(config.stream(one.stream).queue_frames for one in self.inputs)
-        behind = self._state_only.positions if self._state_only is not None else ()
-        self._intake = Intake(self.entry, queues, behind, self.claim, times)
+        self._intake = Intake(self.entries, queues, self.claim)
         self._run: Run | None = None
         self._paused = False
         self._skip_next = False
         self._between: list[Callable[[], None]] = []
         self._was_reset = False
         dispatcher.loop.watch(model.executable.timeline.descriptor, self._on_fence)
-
-    def _entry_of(self, role: EntryRole, share: Entry | None = None) -> Entry | None:
-        for index, entry in enumerate(self.model.graph.entrypoints):
-            if entry.role is role:
-                return Entry(self.model, index, self.aux, self._accelerator, share)
-        return None
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """The entrypoints that the daemon runs, the primary first."""
-        return tuple(entry for entry in (self._primary, self._lighter, self._state_only) if entry is not None)
 
     @property
     def sources(self) -> list[CameraStream | None]:
@@ -126,11 +106,7 @@ class Pipeline:
             self._intake.close(source.position)
         source.sink = None
         if self._run is None:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        for entry in self.entries:
-            entry.let_go()
+            self.entries.let_go()
 
     def offer(self, frame: Waiting) -> None:
         """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
@@ -169,8 +145,7 @@ class Pipeline:
         self._paused = True
         self._dispatcher.leave(self)
         self._dispatcher.loop.forget(self.model.executable.timeline.descriptor)
-        for entry in self.entries:
-            entry.bindings.clear()
+        self.entries.unbind()
         return self._intake.clear()
 
     @property
@@ -180,7 +155,7 @@ class Pipeline:
 
     def expire(self, now_ns: int) -> None:
         """Drops the waiting frames that cannot meet their deadline any more."""
-        self._note_missed(self._intake.expire(now_ns))
+        self._note_missed(self._intake.expire(now_ns, busy=self.busy))
         self._dispatcher.pump()
 
     def reset_state(self) -> None:
@@ -239,7 +214,7 @@ class Pipeline:
             self._intake.skip(taken)
         else:
             self._intake.give_up_behind(max(frame.sof_ns for _, frame in taken))
-            self._start(taken, self._active, now_ns)
+            self._start(taken, self.entries.active, now_ns)
 
     def catch_up(self, now_ns: int) -> None:
         """Runs the stateOnly entrypoint on frames that were dropped, where that makes nothing late."""
@@ -247,7 +222,7 @@ class Pipeline:
             self._start_behind(now_ns)
 
     def _start_behind(self, now_ns: int) -> bool:
-        entry, turns = self._state_only, self._dispatcher.turns
+        entry, turns = self.entries.state_only, self._dispatcher.turns
         assert entry is not None  # without it nothing is kept back
         if not turns.has_room(self.claim):
             return False
@@ -272,7 +247,9 @@ class Pipeline:
             ages = entry.aux.give(now_ns)
         except StaleAux as stale:
             self.counters.stale_aux += 1
-            for source, frame in taken:
+            for (source, frame), reason in zip(taken, reasons, strict=False):  # it is given up, for what it was dropped
+                end_dropped(source, frame, reason, LeaseEvent.DROP)
+            for source, frame in () if reasons else taken:
                 source.count(f"stale aux {stale}")
                 source.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.BAD_AUX)
             return False
@@ -325,7 +302,7 @@ class Pipeline:
     def _after_run(self) -> None:
         self._dispatcher.turns.ended(self.claim)
         if any(source is None for source in self.sources):
-            self._let_go()
+            self.entries.let_go()
         self._run_between()
         self._dispatcher.pump()
 
@@ -347,7 +324,7 @@ class Pipeline:
         else:
             self._publish(run, flags)
         run.entry.times.add(time.monotonic_ns() - run.fence.submitted_ns)
-        self.claim.run_ns = self._active.times.p99_ns
+        self.claim.run_ns = self.entries.active.times.p99_ns
 
     def _discard(self, run: Run, verdict: Verdict, torn: set[Waiting]) -> None:
         """Nothing of the run is published, and nothing of it may live on in the state."""
@@ -378,7 +355,6 @@ class Pipeline:
     # misses
 
     def _note_missed(self, sets: int) -> None:
-        self.claim.run_ns = self._active.times.p99_ns
         for _ in range(sets):
             self._note(missed=True)
 
@@ -388,10 +364,7 @@ class Pipeline:
             self._changed(change)
 
     def _changed(self, change: Change) -> None:
-        lighter = self._lighter if change.after.lighter else None
-        self._active = self._primary if lighter is None else lighter
-        self._intake.times = self._active.times
-        self.claim.run_ns = self._active.times.p99_ns
+        self._intake.run_by(self.entries.choose(lighter=change.after.lighter))
         if change.after is Mode.STOPPED:
             for frame in self._intake.clear():
                 self._give_back(frame)

@@ -26,6 +26,7 @@ from hal.accelerator import Accelerator
 from hal.error import HalError
 
 OnSwitched = Callable[[Pipeline], None]
+Check = Callable[[LoadedModel, "Pipeline | None"], None]
 OnEnded = Callable[[str, str], None]  # model name, reason: its consumers must subscribe again
 
 
@@ -39,6 +40,8 @@ class Roster:
         self.previous: dict[str, LoadedModel] = {}
         self.on_device_error: Callable[[], None] = lambda: None
         self.on_outputs_changed: OnEnded = lambda model, reason: None
+        self.check: Check = lambda model, old: None
+        # Raises ModelRefused where a model may not take the place of what serves under its name.
         self.on_change: OnChange = lambda pipeline, change: None
         self.paused = False
         self._accelerator = accelerator
@@ -80,6 +83,7 @@ class Roster:
         """
         self.refuse_conflicts(model)
         old = self.pipelines.get(model.name)
+        self.check(model, old)
         outputs = tuple(model.graph.outputs[index].view for index in model.graph.entrypoints[0].outputs)
         ring = old.ring if old is not None and old.ring.outputs == outputs else None
         try:

@@ -6,7 +6,7 @@ in a run or as a Drop with its reason, so that the drop ledger always balances.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -65,6 +65,10 @@ class Scheduler:
         self.missed_sets = 0
         self._rule = rule
         self._queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(rule.streams))
+
+    def set_deadline(self, deadline_ns: int) -> None:
+        """Another deadline for every frame, also of those that wait; 0: none."""
+        self._rule = replace(self._rule, deadline_ns=deadline_ns)
 
     def waiting(self) -> int:
         """How many frames wait, over all streams."""

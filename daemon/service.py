@@ -33,6 +33,7 @@ from daemon.reload import Reload
 from daemon.roster import Roster
 from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
+from daemon.standing import Standing
 from daemon.state_keeper import StateKeeper
 from daemon.status import metrics_text, status_body
 from daemon.switching import Switching
@@ -84,6 +85,9 @@ class Service:
         self.roster = Roster(self.accelerator, config, self.loop, self._publisher)
         self.roster.on_outputs_changed = self._end_subscriptions
         self.roster.on_device_error = self._device_error
+        self.standing = Standing(
+            self.roster, self.audit, log, self._notifier, load_limit_percent=config.limits.device_load_percent
+        )
         self.keeper = StateKeeper(self.roster, self.audit)
         self.watch = DeviceWatch(self.accelerator, self.loop, self._device_reset, self._device_lost)
         self.switching = Switching(
@@ -137,6 +141,7 @@ class Service:
 
     def stream_opened(self, stream: CameraStream) -> None:
         self.ledgers.open(stream)
+        self.standing.look_at_load()
 
     def stream_closed(self, stream: CameraStream) -> None:
         found = self.roster.input_of(stream.name)
@@ -193,7 +198,7 @@ class Service:
         """Takes frames again."""
         if self.state == "draining":
             self.state = "serving"
-            self._notifier.send(STATUS="serving")
+            self._notifier.send(STATUS=self.standing.text())
             self.roster.resume()
         done({"state": self.state})
 
@@ -210,9 +215,8 @@ class Service:
         self.state = "serving"
         self.server.open_doors()
         self._on_ready()
-        served = ", ".join(pipeline.model.label for pipeline in self.roster.pipelines.values())
-        self.context.log.notice(f"serving {served}")
-        self._notifier.send(READY=1, STATUS=f"serving {served}")
+        self.context.log.notice(self.standing.text())
+        self._notifier.send(READY=1, STATUS=self.standing.text())
 
     # results
 

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from daemon import __version__, guard
+from daemon.degradation import Mode
 
 if TYPE_CHECKING:
+    from daemon.entry import Entry
+    from daemon.pipeline import Pipeline
     from daemon.service import Service
 
 Tree = dict[str, object]
@@ -54,7 +57,11 @@ def _models(service: Service) -> list[Tree]:
                 "release": stated.release,
                 "digest": model.bundle.digest,
                 "path": model.path,
-                "entrypoint": pipeline.entry.name,
+                "mode": pipeline.degradation.mode.value,
+                "priority": pipeline.claim.priority,
+                "entrypoint": pipeline.entries.active.contract.name,
+                "entrypoints": [_entry(entry) for entry in pipeline.entries.all],
+                "deadline_misses": _misses(pipeline),
                 "streams": [one.stream for one in pipeline.inputs],
                 "outputs": [view.name for view in pipeline.ring.views],
                 "subscriptions": len(service.subscriptions(name)),
@@ -63,7 +70,7 @@ def _models(service: Service) -> list[Tree]:
                 "state_epoch": pipeline.state_epoch,
                 "load_ms": model.load_ns // 1_000_000,
                 "golden_vectors": model.report.vectors,
-                "runs": dataclasses.asdict(pipeline.counters),
+                "runs": {**dataclasses.asdict(pipeline.counters), "held_back": pipeline.claim.held_back},
                 "probation_frames_left": service.switching.probation.frames_left(name),
                 "shadow": service.switching.shadowing.report(name),
                 "probation_faults": dataclasses.asdict(service.switching.probation.faults(name)),
@@ -71,6 +78,29 @@ def _models(service: Service) -> list[Tree]:
             }
         )
     return models
+
+
+def _entry(entry: Entry) -> Tree:
+    """Times from submitted to dealt with, over the last runs (`window_runs` of them)."""
+    return {
+        "name": entry.contract.name,
+        "role": entry.contract.role.name.lower(),
+        "window_runs": entry.times.runs,
+        "p50_ns": entry.times.quantile_ns(50),
+        "p99_ns": entry.times.p99_ns,
+    }
+
+
+def _misses(pipeline: Pipeline) -> Tree:
+    """Of the last `window_runs` runs, by the contract of the entrypoint in force; 0: it has no limit."""
+    found = pipeline.degradation
+    return {
+        "in_window": found.misses,
+        "window_runs": found.window_runs,
+        "limit": found.limit,
+        "clean_windows_to_recover": found.clean_windows,
+        "mode_changes": found.changes,
+    }
 
 
 def _trust(service: Service) -> Tree:
@@ -81,11 +111,15 @@ def _trust(service: Service) -> Tree:
 
 def _device(service: Service) -> Tree:
     properties, memory = service.device, service.accelerator.memory()
+    dispatcher = service.roster.dispatcher
     return {
         "driver": properties.driver,
         "name": properties.device,
         "arch": properties.arch,
         "cores": properties.threads,
+        "places": dispatcher.turns.places,
+        "load_percent": round(dispatcher.load_percent(), 1),
+        "load_limit_percent": service.config.limits.device_load_percent,
         "memory": {field.name: getattr(memory, field.name) for field in dataclasses.fields(memory)},
     }
 
@@ -128,6 +162,10 @@ def metrics_text(service: Service) -> str:
     for key, text in (
         ("published", "Results published."),
         ("deadline_missed", "Results published after their deadline."),
+        ("late_sets", "Frame sets that could not run before their deadline."),
+        ("skipped_sets", "Frame sets skipped by contract, because misses persist."),
+        ("state_only", "Runs that only kept recurrent state in step with frames that did not run."),
+        ("state_tainted", "Discarded runs whose recurrent state was reset."),
         ("canary", "Runs discarded because output bytes were not written."),
         ("not_finite", "Runs discarded for NaN or infinity."),
         ("stale_aux", "Runs refused for a stale or missing aux input."),
@@ -137,11 +175,34 @@ def metrics_text(service: Service) -> str:
         out.family(f"fenced_{key}", "counter", text, samples)
     seconds = [({"model": name}, counters["last_latency_ns"] / 1e9) for name, counters in runs]
     out.family("fenced_latency_seconds", "gauge", "Start of frame to published, of the last result.", seconds)
+    _model_metrics(out, service)
     acts = [({"act": act}, count) for act, count in guard.counts().items()]
     out.family("fenced_forbidden_acts", "counter", "Acts that the guard refused.", acts)
     out.family("fenced_device_resets", "counter", "Resets of the device.", [({}, service.watch.resets)])
-    out.family("fenced_ready", "gauge", "1 while models serve.", [({}, int(service.state == "serving"))])
+    ready = service.state == "serving" and service.standing.is_whole
+    out.family("fenced_ready", "gauge", "1 while every model serves.", [({}, int(ready))])
     return out.text()
+
+
+def _model_metrics(out: _Metrics, service: Service) -> None:
+    """How models serve, and what they ask of the device."""
+    pipelines = service.roster.pipelines
+    modes = [
+        ({"model": name, "mode": mode.value}, int(pipeline.degradation.mode is mode))
+        for name, pipeline in pipelines.items()
+        for mode in Mode
+    ]
+    out.family("fenced_mode", "gauge", "1 for the mode that a model serves in.", modes)
+    held = [({"model": name}, pipeline.claim.held_back) for name, pipeline in pipelines.items()]
+    out.family("fenced_held_back", "counter", "Frame sets that waited for a model of higher priority.", held)
+    p99 = [
+        ({"model": name, "entrypoint": entry.contract.name}, entry.times.p99_ns / 1e9)
+        for name, pipeline in pipelines.items()
+        for entry in pipeline.entries.all
+    ]
+    out.family("fenced_run_p99_seconds", "gauge", "Submitted to dealt with, p99 of the last runs.", p99)
+    load = service.roster.dispatcher.load_percent() / 100
+    out.family("fenced_device_load_ratio", "gauge", "What the models ask of the device (p99 / period).", [({}, load)])
 
 
 def _int(value: int | dict[str, int]) -> int:

@@ -145,10 +145,11 @@ class Turns:
         """Whether an extra run by the claim's owner makes neither its own next set late nor that of a higher claim."""
         if not self.has_room(claim):
             return False
-        concerned = [other for other in self._claims if other.priority > claim.priority]
-        if claim.deadline_ns:
-            concerned.append(claim)
-        return self._delayed(concerned, claim.width, run_ns, now_ns) is None
+        own = claim.next_set(now_ns)
+        if own is not None and own.due_ns is not None and own.due_ns < now_ns + run_ns + claim.run_ns:
+            return False
+        higher = [other for other in self._claims if other.priority > claim.priority]
+        return self._delayed(higher, claim.width, run_ns, now_ns) is None
 
     def load(self, claims: Sequence[Claim]) -> float:
         """The share of the device that these take: p99 x places / period of those whose period is known, added up."""
@@ -181,7 +182,8 @@ class Turns:
             coming = claim.next_set(now_ns)
             if coming is None:
                 continue
-            start_ns = self._room_at(busy, claim, max(now_ns, coming.sof_ns))
+            own = self._running.get(claim)  # one run of a model at a time
+            start_ns = self._room_at(busy, claim, max(now_ns, coming.sof_ns, own.end_ns if own is not None else 0))
             laid[claim] = _Laid(start_ns, coming.due_ns, start_ns + claim.run_ns)
             busy.append(_Busy(start_ns, start_ns + claim.run_ns, claim.width))
         return laid

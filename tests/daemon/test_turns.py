@@ -122,6 +122,10 @@ def test_an_extra_run_must_let_its_own_next_frame_and_higher_ones_be_in_time() -
     assert not turns.fits_before(own, 111, 60)
     own.deadline_ns = 0
     assert turns.fits_before(own, 1000, 60)  # nobody has a deadline to miss
+    own.deadline_ns = 50
+    wide = device(own, places=2)
+    assert wide.fits_before(own, 110, 60)
+    assert not wide.fits_before(own, 111, 60)  # a free place is of no use: a model runs once at a time
     turns.began(own, 60, 5)
     assert not turns.fits_before(own, 1, 60)
 

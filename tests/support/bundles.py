@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from abi.graph import Graph, encode
 from lab.compile.link import features
@@ -44,10 +45,28 @@ __all__ = [
     "WIDTH",
     "BundleMaker",
     "Pixels",
+    "Probe",
     "TinyModel",
     "code",
     "frame_format",
 ]
+
+
+class Probe(Protocol):
+    """A model that can be written: its statement's fields, its graph, and what it gives for its golden vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def release(self) -> int: ...
+
+    def graph(self) -> Graph: ...
+
+    def goldens(self) -> bytes: ...
 
 
 class BundleMaker:
@@ -63,7 +82,7 @@ class BundleMaker:
 
     def write(
         self,
-        model: TinyModel,
+        model: Probe,
         file_name: str = "",
         *,
         edit: Callable[[BundleSimulator], None] = lambda simulator: None,

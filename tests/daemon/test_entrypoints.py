@@ -1,0 +1,264 @@
+"""Several entrypoints over one state: frames that never ran keep it in step, misses that persist change who runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abi.flat import ResultFlag
+from abi.graph import EntryRole, MissPolicy
+from abi.messages import DeliveryPolicy
+from client.camera import Camera
+from client.consumer import Consumer, Delivery
+from daemon.camera_stream import CameraStream
+from tests.support.bundles import BundleMaker, Pixels, frame_format
+from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.roles import RoleModel, total
+
+SLOW = 40  # of the first pixel: some 80 ms
+DEADLINE_NS = 10_000_000_000
+KEEP = (EntryRole.STATE_ONLY,)
+A, B, C, D = (picture(seed) for seed in range(4))
+
+
+def slow(pixels: Pixels) -> Pixels:
+    changed = pixels.copy()
+    changed[0] = SLOW
+    return changed
+
+
+def every_result(daemon: DaemonThread) -> Consumer:
+    return daemon.consumer(policy=DeliveryPolicy.EVERY, queue=7)
+
+
+def values(delivery: Delivery) -> Any:
+    return delivery.outputs["values"]
+
+
+def submit_behind(daemon: DaemonThread, camera: Camera, first: Pixels, *others: Pixels) -> None:
+    """One frame that takes a while, and the others while it runs."""
+    submit(camera, 1, first)
+    daemon.wait_for(lambda status: status["models"][0]["busy"])
+    for sequence, pixels in enumerate(others, 2):
+        submit(camera, sequence, pixels)
+
+
+@pytest.mark.parametrize("roles", [(), KEEP], ids=["without", "with"])
+def test_a_superseded_frame_still_reaches_the_state(
+    tmp_path: Path, maker: BundleMaker, roles: tuple[EntryRole, ...]
+) -> None:
+    with (
+        DaemonThread(tmp_path, [RoleModel(roles=roles).write(maker)], maker) as daemon,
+        daemon.camera(slots=6) as camera,
+        every_result(daemon) as consumer,
+    ):
+        submit_behind(daemon, camera, slow(A), B, C)
+        assert np.array_equal(values(consumer.recv(timeout_s=LIMIT_S)), total(slow(A)))
+        delivery = consumer.recv(timeout_s=LIMIT_S)
+        assert np.array_equal(values(delivery), total(slow(A), B, C) if roles else total(slow(A), C))
+        assert delivery.receipt.entrypoint == 0
+        assert delivery.receipt.frames[0].sequence == 3
+        assert delivery.receipt.frames[0].not_run == 1  # kept in step, and yet it never ran
+        counted = ended(camera)
+        assert (counted["run"], counted["superseded"]) == (2, 1)
+        runs = daemon.status()["models"][0]["runs"]
+        assert (runs["published"], runs["state_only"]) == (2, len(roles))
+
+
+def test_a_late_frame_still_reaches_the_state(tmp_path: Path, maker: BundleMaker) -> None:
+    model = RoleModel(roles=KEEP, deadline_ns=DEADLINE_NS)
+    rare = frame_format(period_ns=3_600_000_000_000)
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.camera(slots=6, format=rare) as camera,
+        every_result(daemon) as consumer,
+    ):
+        submit(camera, 1, A, sof_ns=time.monotonic_ns() - DEADLINE_NS)
+        counted = ended(camera)
+        assert (counted["run"], counted["late"]) == (0, 1)
+        assert np.array_equal(values(run_one(camera, consumer, 2, B)), total(A, B))
+        runs = daemon.status()["models"][0]["runs"]
+        assert (runs["published"], runs["state_only"], runs["late_sets"]) == (1, 1, 1)
+
+
+def test_state_is_not_kept_in_step_at_the_price_of_a_deadline(tmp_path: Path, maker: BundleMaker) -> None:
+    model = RoleModel(roles=KEEP, deadline_ns=DEADLINE_NS)
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.camera(slots=6) as camera,
+        every_result(daemon) as consumer,
+    ):
+        state_only = daemon.service.roster.pipelines["tiny"].entries.state_only
+        assert state_only is not None
+        for _ in range(3):
+            state_only.times.add(2 * DEADLINE_NS)  # as if it took that long
+        submit_behind(daemon, camera, slow(A), B, C)
+        consumer.recv(timeout_s=LIMIT_S)
+        assert np.array_equal(values(consumer.recv(timeout_s=LIMIT_S)), total(slow(A), C))
+        assert ended(camera)["superseded"] == 1
+        assert daemon.status()["models"][0]["runs"]["state_only"] == 0
+
+
+def test_a_camera_with_few_slots_gets_its_frames_back_first(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [RoleModel(roles=KEEP).write(maker)], maker) as daemon,
+        daemon.camera(slots=3) as camera,
+        every_result(daemon) as consumer,
+    ):
+        submit_behind(daemon, camera, slow(A), B, C)
+        submit(camera, 4, D)  # into B's slot
+        consumer.recv(timeout_s=LIMIT_S)
+        assert consumer.recv(timeout_s=LIMIT_S).receipt.frames[0].sequence == 4
+        assert ended(camera)["superseded"] == 2
+
+
+def test_a_camera_that_leaves_takes_what_was_kept_for_the_state_with_it(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [RoleModel(roles=KEEP).write(maker)], maker) as daemon:
+        with daemon.camera(slots=6) as camera:
+            submit_behind(daemon, camera, slow(A), B, C)
+        status = daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 0)
+        road = status["streams"]["road"]
+        assert (road["run"], road["superseded"], road["lost"]) == (1, 1, 1)
+        assert status["faults"]["internal_errors"] == 0
+
+
+def test_a_torn_frame_never_stays_in_the_state_that_it_kept_in_step(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn: list[int] = []
+    intact = CameraStream.is_intact
+    monkeypatch.setattr(
+        CameraStream, "is_intact", lambda stream, frame: frame.sequence not in torn and intact(stream, frame)
+    )
+    with (
+        DaemonThread(tmp_path, [RoleModel(roles=KEEP).write(maker)], maker) as daemon,
+        daemon.camera(slots=6) as camera,
+        every_result(daemon) as consumer,
+    ):
+        torn.append(2)  # as if B's camera had written it while the device read it
+        submit_behind(daemon, camera, slow(A), B, C)
+        counted = ended(camera)
+        assert (counted["run"], counted["torn"], counted["superseded"]) == (2, 1, 0)
+        consumer.recv(timeout_s=LIMIT_S)
+        delivery = consumer.recv(timeout_s=LIMIT_S)
+        assert np.array_equal(values(delivery), total(C))
+        assert ResultFlag.STATE_RESET in delivery.receipt.flags
+        assert daemon.status()["models"][0]["runs"]["state_tainted"] == 1
+
+
+# misses
+
+
+def miss(camera: Camera, sequence: int) -> None:
+    """A frame that cannot be in time: it is dropped as late, or its result comes after its deadline."""
+    submit(camera, sequence, slow(A), sof_ns=time.monotonic_ns() - DEADLINE_NS + 20_000_000)
+    ended(camera)
+
+
+def degraded(daemon: DaemonThread, camera: Camera) -> dict[str, Any]:
+    """Two misses; the model's status then."""
+    miss(camera, 1)
+    assert daemon.status()["models"][0]["mode"] == "serving"
+    miss(camera, 2)
+    model: dict[str, Any] = daemon.status()["models"][0]
+    assert model["runs"]["deadline_missed"] + model["runs"]["late_sets"] == 2
+    return model
+
+
+def audited(folder: Path) -> list[tuple[str, str]]:
+    lines = (folder / "state" / "audit.jsonl").read_text().splitlines()
+    return [(entry["event"], entry["mode"]) for entry in map(json.loads, lines) if "mode" in entry]
+
+
+def drain_results(consumer: Consumer) -> None:
+    while True:
+        try:
+            consumer.recv(timeout_s=0.0)
+        except TimeoutError:
+            return
+
+
+def test_a_model_whose_misses_persist_skips_every_second_set_until_a_window_is_clean(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    model = RoleModel(deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.SKIP)
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.camera() as camera,
+    ):
+        assert degraded(daemon, camera)["mode"] == "skipping"
+        before = ended(camera)
+        for sequence in range(10, 18):
+            submit(camera, sequence, A)
+            ended(camera)
+        after = ended(camera)
+        assert (after["run"] - before["run"], after["superseded"] - before["superseded"]) == (4, 4)
+        for sequence in (18, 19):
+            submit(camera, sequence, A)
+            assert ended(camera)["superseded"] == after["superseded"]
+        status = daemon.status()
+        assert status["models"][0]["mode"] == "serving"
+        assert status["models"][0]["runs"]["skipped_sets"] == status["streams"]["road"]["reasons"]["skipped"] == 4
+    assert audited(tmp_path) == [("model.degraded", "skipping"), ("model.recovered", "serving")]
+    assert any("skips every second set: 2 of the last 4 runs missed" in line for line in daemon.log.lines)
+
+
+def test_a_lighter_entrypoint_runs_while_misses_persist_and_shares_the_state(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    roles = (EntryRole.LIGHTER,)
+    model = RoleModel(roles=roles, deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.LIGHTER)
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.camera() as camera,
+        every_result(daemon) as consumer,
+    ):
+        status = degraded(daemon, camera)
+        assert (status["mode"], status["entrypoint"]) == ("lighter", "lighter")
+        drain_results(consumer)
+        seen = [run_one(camera, consumer, sequence, slow(A)) for sequence in range(10, 16)]
+        assert [one.receipt.entrypoint for one in seen] == [1, 1, 1, 1, 0, 0]
+        before = -values(seen[0])
+        assert np.array_equal(values(seen[1]), -(before + slow(A)))
+        assert np.array_equal(values(seen[4]), before + np.float32(4) * slow(A))
+        assert all(one.receipt.deadline_met for one in seen)
+        entrypoints = daemon.status()["models"][0]["entrypoints"]
+        assert [one["role"] for one in entrypoints] == ["primary", "lighter"]
+        assert all(0 < one["p50_ns"] <= one["p99_ns"] for one in entrypoints)
+    assert audited(tmp_path) == [("model.degraded", "lighter"), ("model.recovered", "serving")]
+
+
+@pytest.mark.parametrize("how", ["reset-state", "activate"])
+def test_a_model_that_stops_says_so_everywhere_and_comes_back_by_command(
+    tmp_path: Path, maker: BundleMaker, how: str
+) -> None:
+    model = RoleModel(deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.STOP)
+    newer = RoleModel(version="2.0.0", release=2, deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.STOP)
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.camera() as camera,
+        every_result(daemon) as consumer,
+        daemon.control() as control,
+    ):
+        epoch = degraded(daemon, camera)["state_epoch"]
+        drain_results(consumer)
+        submit(camera, 4, A)
+        assert ended(camera)["refusals"] == {"not_ready": 1}
+        status = daemon.status()
+        assert (status["models"][0]["mode"], status["streams"]["road"]["reasons"]["stopped"]) == ("stopped", 1)
+        assert {'fenced_mode{model="tiny",mode="stopped"} 1', "fenced_ready 0"} <= set(control.metrics().splitlines())
+        assert daemon.service.standing.text() == "serving nothing; tiny is stopped"
+        if how == "activate":
+            control.activate(newer.write(maker))
+        else:
+            control.reset_state()
+        delivery = run_one(camera, consumer, 5, B)
+        assert np.array_equal(values(delivery), total(B))
+        assert delivery.receipt.state_epoch == epoch + 1
+        assert daemon.status()["models"][0]["mode"] == "serving"
+        assert "fenced_ready 1" in control.metrics().splitlines()
