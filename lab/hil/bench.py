@@ -24,7 +24,7 @@ from lab.hil.clients import Sockets
 from lab.hil.daemon import VEHICLE, DaemonProcess
 from lab.hil.probe import TinyModel
 from lab.hil.probe_lab import ProbeLab
-from lab.hil.served import ServedModel, as_camera, served_models
+from lab.hil.served import ServedModel, as_camera, read_model, served_models
 from lab.hil.verdict import Unavailable
 
 if TYPE_CHECKING:
@@ -87,6 +87,17 @@ class Bench(Sockets):
             bench = cls(daemon.sockets, folder, daemon, lab, vehicle)
             with bench:
                 yield bench
+
+    @classmethod
+    @contextlib.contextmanager
+    def serving(cls, folder: Path, bundle: Path, root: Path, *, vehicle: Path = VEHICLE) -> Iterator[Bench]:
+        """A bench in `folder` whose daemon serves a signed bundle instead of the probes. Raises DaemonFailed."""
+        streams = list(read_model(bundle).streams)
+        with (
+            DaemonProcess(folder / "daemon", [bundle], root, streams, limits=dict(LIMITS), vehicle=vehicle) as daemon,
+            cls(daemon.sockets, folder, daemon, None, vehicle) as bench,
+        ):
+            yield bench
 
     @classmethod
     def attached(cls, sockets: Path, folder: Path, lab: Path | None = None, vehicle: Path = VEHICLE) -> Bench:

@@ -20,7 +20,15 @@ from lab.hil.html import Mark, page, svg, table
 from lab.hil.measure import Check
 from lab.hil.run import Report
 
-__all__ = ["findings_junit", "findings_page", "scenario_junit", "scenario_page", "scenario_parts", "scenario_summary"]
+__all__ = [
+    "finding_rows",
+    "findings_junit",
+    "findings_page",
+    "scenario_junit",
+    "scenario_page",
+    "scenario_parts",
+    "scenario_summary",
+]
 
 _KINDS = {Outcome.RIGHT: "good", Outcome.WRONG: "bad", Outcome.UNAVAILABLE: "none"}
 
@@ -129,12 +137,18 @@ def findings_page(title: str, findings: Sequence[Finding]) -> str:
     """The page of injected faults: the right answer of each row beside what was seen."""
     counts = {outcome: sum(one.outcome is outcome for one in findings) for outcome in Outcome}
     lead = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
-    rows = [
+    columns = ("row", "seen in the field", "right answer", "what was seen", "")
+    return page(
+        title, [f'<p class="verdict">{html.escape(lead)}</p>', table("Faults", columns, finding_rows(findings))]
+    )
+
+
+def finding_rows(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+    """A row for each finding: its row of the cases, title, right answer, what was seen, verdict."""
+    return [
         (one.fault.row, one.fault.title, one.fault.answer, one.words, Mark(one.outcome.value, _KINDS[one.outcome]))
         for one in findings
     ]
-    columns = ("row", "seen in the field", "right answer", "what was seen", "")
-    return page(title, [f'<p class="verdict">{html.escape(lead)}</p>', table("Faults", columns, rows)])
 
 
 def findings_junit(name: str, findings: Sequence[Finding]) -> str:

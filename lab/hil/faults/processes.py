@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from lab.hil.bench import PROBES, Bench, Need
 from lab.hil.clients import LIMIT_S, ended, picture, run_one, submit
@@ -53,16 +54,16 @@ def consumer(bench: Bench) -> str:
 
 def second(bench: Bench) -> str:
     """Another daemon is started on the same sockets."""
-    daemon = bench.daemon
-    assert daemon is not None
-    text = daemon.config_path.read_text().replace(str(daemon.folder / "state"), str(bench.folder / "second-state"))
-    config = bench.folder / "second.toml"
-    config.write_text(text)
-    done = daemon.command("serve", "--config", str(config))
-    expect("exit status of the second", done.returncode, REFUSED_STATUS)
-    expect_in("what it says", done.stderr, ["sockets-taken"])
-    with bench.camera() as camera, bench.consumer() as consumer:
-        run_one(camera, consumer, 1, picture(1))
+    with bench.own("first", [PROBES["tiny"]]) as daemon:
+        own = replace(bench, sockets=daemon.sockets)
+        text = daemon.config_path.read_text().replace(str(daemon.folder / "state"), str(daemon.folder / "second"))
+        config = daemon.folder / "second.toml"
+        config.write_text(text)
+        done = daemon.command("serve", "--config", str(config))
+        expect("exit status of the second", done.returncode, REFUSED_STATUS)
+        expect_in("what it says", done.stderr, ["sockets-taken"])
+        with own.camera() as camera, own.consumer() as consumer:
+            run_one(camera, consumer, 1, picture(1))
     return f"the second ends with status {done.returncode}: {done.stderr.strip()}; the first serves on"
 
 
