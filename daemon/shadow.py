@@ -142,9 +142,9 @@ class Shadow:
             self.skips.no_time += 1
             self._step = None
             return False
-        if run.entry is not self.pipeline.entries[0] or not self._is_in_step(run):
-            self.skips.lighter += run.entry is not self.pipeline.entries[0]
-            self.skips.out_of_step += run.entry is self.pipeline.entries[0]
+        if run.entry is not self.pipeline.entries.primary or not self._is_in_step(run):
+            self.skips.lighter += run.entry is not self.pipeline.entries.primary
+            self.skips.out_of_step += run.entry is self.pipeline.entries.primary
             self._copy_state()
             return False
         for kept, view in zip(self._served, run.outputs.views, strict=True):
