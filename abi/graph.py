@@ -15,6 +15,7 @@ import capnp
 
 from abi import schema
 from abi.format import FormatError, StreamFormat
+from abi.graph_tables import Tables
 from abi.graph_values import (
     Access,
     Argument,
@@ -95,7 +96,11 @@ def encode(graph: Graph) -> bytes:
 
     Raises GraphError VALUE for a value that its field cannot hold, TOO_LARGE above MAX_GRAPH_BYTES.
     """
-    words = _FIRST_SEGMENT_WORDS
+    return _encode(graph, _FIRST_SEGMENT_WORDS)
+
+
+def _encode(graph: Graph, words: int) -> bytes:
+    """As `encode`; `words` is a first guess of the size: where it is too small all is written again."""
     while True:
         message = schema.graph.Graph.new_message(num_first_segment_words=words)
         try:
@@ -131,10 +136,10 @@ def decode(data: bytes | bytearray | memoryview) -> Graph:
         # Every list is read twice at most (its length, then its items): four passes bound any honest graph.
         words = 4 * (size // 8) + 64
         with schema.graph.Graph.from_bytes(raw, traversal_limit_in_words=words, nesting_limit=NESTING_LIMIT) as reader:
-            graph = _read_graph(reader)
+            graph = _read_graph(reader, Tables(raw))
     except (capnp.KjException, ValueError, FormatError) as error:
         raise GraphError(GraphErrorCode.MALFORMED, _first_line(error)) from error
-    if encode(graph) != raw:
+    if _encode(graph, size // 8) != raw:
         raise GraphError(GraphErrorCode.NOT_CANONICAL, "the bytes are not the canonical encoding of their graph")
     return graph
 
@@ -251,16 +256,16 @@ _ACCESS_NAMES = {
 # Reading. `.raw` of an enum is its number; the IntEnum raises ValueError for an enumerant it does not know.
 
 
-def _read_graph(m: Any) -> Graph:
+def _read_graph(m: Any, tables: Tables) -> Graph:
     return Graph(
         abi_version=m.abiVersion,
         hal_version=m.halVersion,
         driver=m.driver,
         threads=m.threads,
         arena_bytes=m.arenaBytes,
-        buffers=tuple(_read_buffer(b) for b in m.buffers),
-        programs=tuple(_read_program(p) for p in m.programs),
-        launches=tuple(_read_launch(launch) for launch in m.launches),
+        buffers=tables.buffers,
+        programs=tables.programs,
+        launches=tables.launches,
         frames=tuple(FrameInput(f.name, f.stream, StreamFormat.from_message(f.format), f.buffer) for f in m.frames),
         aux=tuple(_read_aux(a) for a in m.aux),
         states=tuple(StateBuffer(s.name, DType(s.dtype.raw), tuple(s.shape), s.buffer, s.handOver) for s in m.states),
@@ -268,21 +273,6 @@ def _read_graph(m: Any) -> Graph:
         entrypoints=tuple(_read_entrypoint(e) for e in m.entrypoints),
         goldens=tuple(GoldenVector(g.entrypoint, g.seed, g.outputOffset, g.outputBytes) for g in m.goldens),
     )
-
-
-def _read_buffer(b: Any) -> Buffer:
-    kind = BufferKind(b.kind.raw)
-    return Buffer(kind, b.sizeBytes, b.offset, b.alignBytes, b.initialOffset, b.initialFromWeights)
-
-
-def _read_program(p: Any) -> Program:
-    access = tuple(Access(a.raw) for a in p.argumentAccess)
-    return Program(p.name, p.symbol, access, p.codeOffset, p.codeBytes, p.flops)
-
-
-def _read_launch(m: Any) -> Launch:
-    arguments = tuple(Argument(a.buffer, a.offset, a.sizeBytes) for a in m.arguments)
-    return Launch(m.program, arguments, tuple(getattr(m, "global")), tuple(m.local), tuple(m.values))
 
 
 def _read_aux(a: Any) -> AuxInput:
