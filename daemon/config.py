@@ -86,6 +86,7 @@ class Limits:
     peers_per_user: int
     bundle_bytes: int
     model_memory_bytes: int
+    loaded_bytes: int
     probation_frames: int
     device_load_percent: int
 
@@ -225,6 +226,7 @@ def _limits(table: "_Table") -> Limits:
         peers_per_user=table.number("peers_per_user", max(1, peers // 2), 1, peers),
         bundle_bytes=table.number("bundle_bytes", 2 << 30, 4_096, 16 << 30),
         model_memory_bytes=table.number("model_memory_bytes", 4 << 30, 4_096, 1 << 40),
+        loaded_bytes=table.number("loaded_bytes", 0, 0, 1 << 50),
         probation_frames=table.number("probation_frames", 100, 1, 1_000_000),
         device_load_percent=table.number("device_load_percent", 100, 1, 10_000),
     )

@@ -16,6 +16,8 @@ from abi.messages import is_name
 from abi.packet import ABI_VERSION
 from daemon import guard
 from daemon.audit import AuditLog
+from daemon.config import Limits
+from daemon.memory_room import MemoryRoom, need_of
 from daemon.refusal import ModelRefused, Step, refused
 from daemon.selftest import TestReport, self_test
 from daemon.trials import TrialRefused, Trials
@@ -93,17 +95,19 @@ class ModelLoader:
         machine: Machine,
         audit: AuditLog,
         *,
-        limit_bytes: int,
+        limits: Limits,
         trials: Trials,
+        room: MemoryRoom,
     ) -> None:
         self.serving_path: Callable[[str], str] = lambda model: ""
         # Where the bundle lies that serves under a model's name; empty: none does.
         self._trials = trials
+        self._room = room
         self._accelerator = accelerator
         self._trust = trust
         self._machine = machine
         self._audit = audit
-        self._limit_bytes = limit_bytes
+        self._limits = limits
 
     def load_at_start(self, path: str) -> LoadedModel:
         """As `load`; where the rollback floor has passed the bundle, the confirmed one of its model in its place.
@@ -142,6 +146,7 @@ class ModelLoader:
         """
         began_ns = time.monotonic_ns()
         try:
+            self._room.require_file(path)
             bundle = self._verify(path)
             try:
                 graph, executable, report = self._try(bundle, named)
@@ -177,7 +182,7 @@ class ModelLoader:
             raise
 
     def _verify(self, path: str) -> VerifiedBundle:
-        sealed: SealedBundle = store.read_bundle(path, limit_bytes=self._limit_bytes)
+        sealed: SealedBundle = store.read_bundle(path, limit_bytes=self._limits.bundle_bytes)
         try:
             return verify_bundle(sealed, self._trust.current, machine=self._machine, now_unix_s=int(time.time()))
         except Refused as error:
@@ -200,6 +205,11 @@ class ModelLoader:
             )  # fmt: skip
         graph = decode(bundle.blob("graph"))
         code = bundle.blob("code")
+        need = need_of(
+            graph, len(code), bundle.blob_span("weights")[1], ring_slots=self._limits.ring_slots,
+            maps_weights=graph.driver == "cpu",
+        )  # fmt: skip
+        self._room.require(name, need, len(bundle.blob("weights")))
         module = Module(graph, code, bundle.blob("weights"), SealedSpan(bundle.memfd, *bundle.blob_span("weights")))
         with guard.loading(hashlib.sha256(code).hexdigest()):
             executable = self._accelerator.load(module)

@@ -19,6 +19,7 @@ from daemon.config import Config
 from daemon.journal import MessageId
 from daemon.log import Log
 from daemon.loop import Loop
+from daemon.memory_room import MemoryRoom
 from daemon.models import LoadedModel, ModelLoader, describe_machine
 from daemon.pipeline import Pipeline
 from daemon.probation import Faults, Probation
@@ -57,9 +58,8 @@ class Switching:
         frames = config.limits.probation_frames
         self.probation = Probation(frames, limits.fault_limit, loop, self._confirm, self._fail)
         machine = describe_machine(accelerator, config.limits.model_memory_bytes)
-        loader = ModelLoader(
-            accelerator, trust, machine, audit, limit_bytes=config.limits.bundle_bytes, trials=self.trials
-        )
+        room = MemoryRoom(config.limits.loaded_bytes, lambda: _held_bytes(accelerator))
+        loader = ModelLoader(accelerator, trust, machine, audit, limits=config.limits, trials=self.trials, room=room)
         loader.serving_path = self._serving_path
         self.activator = Activator(loader, loop)
         self.shadowing = Shadowing(roster, self.activator, accelerator, log=log, audit=audit, end_trial=self._end_trial)
@@ -350,6 +350,11 @@ class Switching:
         """Waits until what was decided so far is on the disk, or was refused by it."""
         for thread in tuple(self._chores):
             thread.join()
+
+
+def _held_bytes(accelerator: Accelerator) -> int:
+    use = accelerator.memory()
+    return use.arena_bytes + use.state_bytes + use.weights_bytes + use.code_bytes + use.allocated_bytes
 
 
 def _one_at_a_time() -> CommandRefused:
