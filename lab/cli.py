@@ -28,6 +28,7 @@ from lab.image import cli as image_cli
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
 from lab.sign import cli as sign_cli
+from lab.top import cli as top_cli
 from signing import refusal as signing_refusal
 
 DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
@@ -89,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     sign_cli.add_commands(commands)
     replay_cli.add_commands(commands)
     hil_cli.add_commands(commands)
+    top_cli.add_command(commands)
     image_cli.add_commands(commands)
     demo = commands.add_parser("demo", help="the whole way once: compile, sign, serve, 20 Hz frames, replay")
     demo.add_argument("--frames", type=numbers.count, default=240)

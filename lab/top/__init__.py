@@ -1,0 +1,1 @@
+"""`fenced-lab top`: a live view of a daemon in the terminal."""
