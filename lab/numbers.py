@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Final
 
-__all__ = ["count", "rate_hz", "rate_hz_or_0", "tolerance"]
+__all__ = ["count", "rate_hz", "rate_hz_or_0", "seconds", "tolerance"]
 
 MAX_COUNT: Final = 1_000_000_000
 MAX_RATE_HZ: Final = 10_000
@@ -42,6 +42,11 @@ def tolerance(text: str) -> float:
     if value < 0:
         raise argparse.ArgumentTypeError(f"expected 0 or more, found {text!r}")
     return value
+
+
+def seconds(text: str) -> float:
+    """A length of time: 0 or more seconds."""
+    return tolerance(text)
 
 
 def _finite(text: str) -> float:

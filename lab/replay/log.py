@@ -2,13 +2,17 @@
 
 Topics of a log (every message is what crossed the socket or lay in shared memory, byte for byte):
 
-    /camera/STREAM/format    one OpenStream message (Cap'n Proto, session.capnp)
+    /camera/STREAM/format    an OpenStream message (Cap'n Proto, session.capnp), again where a camera opened it anew
     /camera/STREAM/submit    a Submit message a frame
     /camera/STREAM/pixels    the frame's buffer, StreamFormat.bufferBytes raw bytes; follows its Submit
-    /model/NAME/layout       one Subscribed message: names, shapes and offsets of the outputs
+    /camera/STREAM/end       a TapEnd message a frame: what became of it
+    /model/NAME/layout       a Subscribed message: names, shapes and offsets of the outputs; again where they changed
     /model/NAME/result       a Result message a published result, with its receipt
     /model/NAME/outputs      the result's ring slot from its first output on; follows its Result
-    /note/TOPIC              JSON: whatever the recorder wants to keep beside a frame (truth, source)
+    /model/NAME/state        a snapshot of recurrent state (state.capnp), which names the last run that it holds
+    /aux/NAME                a SetAux message; its log time is when the daemon took it
+    /audit                   an entry of the daemon's audit log, as it was written
+    /note/TOPIC              JSON: whatever the recorder wants to keep beside a frame (truth, source, not-recorded)
 
 The metadata record `fenced.log` opens the file and names the ABI version; `fenced.summary` ends it with counts and the
 SHA-256 over every message in order (topic, length, bytes). A log without it was cut off: it can be listed and read up
@@ -21,6 +25,7 @@ import hashlib
 import queue
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +43,10 @@ from lab.replay.refusal import LogRefusal, LogRefused
 
 OPENING, SUMMARY = "fenced.log", "fenced.summary"
 CHUNK_BYTES = 1 << 20
-QUEUED_MESSAGES = 64
-"""Messages the writer thread may lag behind; a recorder that is faster waits."""
+QUEUED_BYTES = 256 << 20
+"""How far the writer thread may lag behind; a recorder that is faster waits, or leaves out what it cannot wait for."""
+FLUSH_S = 1.0
+"""A chunk is closed after this time at the latest: so much may be lost by a kill or a power cut."""
 
 _ENCODINGS = {
     "format": ("session.OpenStream", "capnp"),
@@ -48,6 +55,10 @@ _ENCODINGS = {
     "layout": ("session.Subscribed", "capnp"),
     "result": ("result.Result", "capnp"),
     "outputs": ("outputs", "raw"),
+    "end": ("session.TapEnd", "capnp"),
+    "state": ("state", "raw"),
+    "aux": ("session.SetAux", "capnp"),
+    "audit": ("audit", "json"),
     "note": ("note", "json"),
 }
 
@@ -70,8 +81,8 @@ class _Digest:
 class LogWriter:
     """Writes a log from a thread of its own, so that compression never delays a frame.
 
-    `write` copies its bytes: the caller's buffer is free when it returns. An error of the disk is raised by the next
-    `write`, or by `close`.
+    `write` copies its bytes: the caller's buffer is free when it returns; `write_owned` does not: the caller lets go of
+    it. An error of the disk is raised by the next of them, or by `close`. Safe from several threads.
     """
 
     def __init__(self, path: Path, *, about: Mapping[str, str] | None = None) -> None:
@@ -83,15 +94,28 @@ class LogWriter:
         self._schemas: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         self._digest = _Digest()
-        self._queue: queue.Queue[tuple[str, bytes, int] | None] = queue.Queue(QUEUED_MESSAGES)
+        self._queue: queue.SimpleQueue[tuple[str, bytes | memoryview, int] | None] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._queued_bytes = 0
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def write(self, topic: str, data: bytes | bytearray | memoryview, log_time_ns: int) -> None:
         """Append one message; `log_time_ns` is CLOCK_MONOTONIC of the recording machine."""
+        self.write_owned(topic, bytes(data), log_time_ns)
+
+    def write_owned(self, topic: str, data: bytes | memoryview, log_time_ns: int) -> None:
+        """As `write`, of bytes (1-D uint8) that nobody changes any more."""
         self._raise_failure()
-        self._queue.put((topic, bytes(data), log_time_ns))
+        with self._room:
+            self._room.wait_for(lambda: self._queued_bytes <= QUEUED_BYTES)
+            self._queued_bytes += len(data)
+        self._queue.put((topic, data, log_time_ns))
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much could be written now without waiting."""
+        return self._queued_bytes + size_bytes <= QUEUED_BYTES
 
     def close(self) -> None:
         """Write what is queued and the summary. Without this call the log counts as cut off."""
@@ -122,17 +146,43 @@ class LogWriter:
             ) from self._failure
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if self._failure is not None:
-                continue  # keep emptying the queue, so that the recorder is told instead of blocked
-            topic, data, log_time_ns = item
+        flushed_s = time.monotonic()
+        while True:
             try:
-                self._writer.add_message(self._channel(topic), log_time_ns, data, log_time_ns)
+                item = self._queue.get(timeout=FLUSH_S)
+            except queue.Empty:
+                flushed_s = self._flush()
+                continue
+            if item is None:
+                return
+            self._take(*item)
+            with self._room:
+                self._queued_bytes -= len(item[1])
+                self._room.notify_all()
+            if time.monotonic() - flushed_s > FLUSH_S:
+                flushed_s = self._flush()
+
+    def _take(self, topic: str, data: bytes | memoryview, log_time_ns: int) -> None:
+        if self._failure is not None:
+            return  # keep emptying the queue, so that the recorder is told instead of blocked
+        try:
+            self._writer.add_message(self._channel(topic), log_time_ns, data, log_time_ns)
+            self._file.flush()  # whole chunks are the kernel's at once: they outlive this process
+        except (OSError, McapError) as error:
+            self._failure = error
+            return
+        self._digest.add(topic, data)
+        self._counts[topic] = self._counts.get(topic, 0) + 1
+
+    def _flush(self) -> float:
+        """Closes the chunk that is being filled; returns the time."""
+        if self._failure is None:
+            try:
+                self._writer.flush()
+                self._file.flush()
             except (OSError, McapError) as error:
                 self._failure = error
-                continue
-            self._digest.add(topic, data)
-            self._counts[topic] = self._counts.get(topic, 0) + 1
+        return time.monotonic()
 
     def _channel(self, topic: str) -> int:
         if topic not in self._channels:
@@ -144,8 +194,9 @@ class LogWriter:
 
 
 def kind_of(topic: str) -> str:
-    """The last part of a topic, or `note`: a key of the table of topics above."""
-    return "note" if topic.startswith("/note/") else topic.rsplit("/", 1)[-1]
+    """`note`, `aux`, or the last part of a topic: a key of the table of topics above."""
+    first = topic.split("/", 2)[1]
+    return first if first in ("note", "aux") else topic.rsplit("/", 1)[-1]
 
 
 def _schema_text(name: str) -> bytes:

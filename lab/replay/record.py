@@ -56,3 +56,8 @@ def record(drive: Drive, source: FrameSource, log: LogWriter, model: str, frames
         if on_frame is not None:
             on_frame(index, truth, outcome)
     return counts
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """For a person: `3 run, 1 late`."""
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

@@ -21,6 +21,9 @@ from lab.hil.nv12 import Nv12Layout
 from lab.hil.road import Camera, RoadCamera
 from lab.replay.refusal import LogRefusal, LogRefused
 
+SOCKETS = Path("/run/fenced")
+"""Where a daemon of systemd's has its sockets."""
+
 
 class FrameSource(Protocol):
     """Frames, in order, of one stream."""

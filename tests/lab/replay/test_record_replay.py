@@ -140,7 +140,7 @@ def test_frames_of_a_file_are_recorded_by_the_spec_they_were_compiled_for(
     raw, log, sockets = tmp_path / "frames.raw", tmp_path / "played.mcap", ["--sockets", str(daemon.sockets)]
     pixels = np.random.default_rng(5).integers(0, 256, (3, PIXELS), np.uint8)
     raw.write_bytes(pixels.tobytes())
-    record_it = ["record", str(log), *sockets, "--input", str(raw), "--frames", "5", "--rate-hz", "0"]
+    record_it = ["drive", str(log), *sockets, "--input", str(raw), "--frames", "5", "--rate-hz", "0"]
     assert cli.main(record_it) == 1
     assert "--input needs the --spec" in capsys.readouterr().err
     assert cli.main([*record_it, "--spec", str(played_spec(tmp_path))]) == 0

@@ -1,0 +1,140 @@
+"""`fenced-lab record`: look at a daemon that runs; and `fenced-lab drive`: be its camera as well, in lock-step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from lab import numbers
+from lab.compile.spec_toml import load_spec
+from lab.replay.drive import Drive, sockets_of
+from lab.replay.log import LogWriter
+from lab.replay.record import counted, record
+from lab.replay.refusal import LogRefusal, LogRefused
+from lab.replay.snapshots import Snapshots
+from lab.replay.source import SOCKETS, FrameSource, RawSource, RoadSource
+from lab.replay.tap_record import Recorded, Recorder
+
+DEFAULT_RATE_HZ = 20.0
+SNAPSHOT_S = 10.0
+
+
+def add_commands(commands: Any) -> None:
+    """Add `record` and `drive` to the command line's subparsers."""
+    look = commands.add_parser("record", help="record what a running daemon sees and says, without disturbing it")
+    look.add_argument("sockets", type=Path, nargs="?", default=SOCKETS, help="the daemon's socket_directory")
+    look.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="LOG", help="the MCAP file, which must not exist"
+    )
+    look.add_argument(
+        "--seconds", type=numbers.seconds, help="end after so long; default: at Ctrl-C, or with the daemon"
+    )
+    look.add_argument("--frames", type=numbers.count, help="end after so many frames, of all streams together")
+    look.add_argument(
+        "--no-pixels", action="store_true", help="only what is said of frames: small, and not to be replayed"
+    )
+    states = "seconds between snapshots of recurrent state, where this user may control the daemon; 0: none"
+    look.add_argument("--snapshot-every", type=numbers.seconds, default=SNAPSHOT_S, metavar="S", help=states)
+    look.set_defaults(command=_record)
+    make = commands.add_parser("drive", help="be the camera of a daemon, synthetic or played, and log everything")
+    make.add_argument("log", type=Path, help="the MCAP file, which must not exist")
+    make.add_argument("--model", help="default: the spec's, or lane")
+    make.add_argument("--spec", type=Path, help="with --input: the spec.toml of the model that serves")
+    make.add_argument("--input", type=Path, metavar="FRAMES", help="raw frames as the spec's one input lays them out")
+    make.add_argument("--frames", type=numbers.count, default=200)
+    rate = "0: as fast as frames settle"
+    make.add_argument("--rate-hz", type=numbers.rate_hz_or_0, default=DEFAULT_RATE_HZ, help=rate)
+    make.add_argument("--seed", type=int, default=1, help="of the synthetic road, where there is no --input")
+    make.add_argument("--sockets", type=Path, default=SOCKETS, help="the daemon's socket_directory")
+    make.set_defaults(command=_drive)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    sockets = sockets_of(arguments.sockets)
+    about = {"source": f"tap of {sockets}", "recorded_unix_s": str(int(time.time()))}
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with (
+        LogWriter(arguments.output, about=about) as log,
+        Snapshots(sockets, log, arguments.snapshot_every) as snapshots,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        _Ending(arguments.seconds, arguments.frames) as ended,
+    ):
+        recorder = Recorder(sockets, log, pixels=not arguments.no_pixels)
+        task = progress.add_task("recording")
+
+        def until(recorded: Recorded) -> bool:
+            progress.update(task, description=f"recording: {recorded.text().partition(';')[0]}")
+            return ended(recorded)
+
+        recorded = recorder.run(until)
+    if arguments.json:
+        print(json.dumps({**recorded.as_dict(), "snapshots": snapshots.taken, "no_snapshots": snapshots.why_not}))
+    else:
+        states = f"; no snapshots of state: {snapshots.why_not}" if snapshots.why_not else ""
+        print(f"{arguments.output}: {recorded.text()}{states}")
+    return 0
+
+
+class _Ending:
+    """When a recording ends: after a time, after frames, or when SIGINT or SIGTERM comes, while the context lasts."""
+
+    def __init__(self, seconds: float | None, frames: int | None) -> None:
+        self._end_s = float("inf") if seconds is None else time.monotonic() + seconds
+        self._frames = float("inf") if frames is None else frames
+        self._asked = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Ending:
+        if threading.current_thread() is threading.main_thread():
+            for one in (signal.SIGINT, signal.SIGTERM):
+                self._before[one] = signal.signal(one, lambda *_: self._asked.set())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+    def __call__(self, recorded: Recorded) -> bool:
+        enough = sum(recorded.frames.values()) >= self._frames
+        return enough or self._asked.is_set() or time.monotonic() >= self._end_s
+
+
+def _drive(arguments: argparse.Namespace) -> int:
+    source, model, about = _source(arguments)
+    with (
+        Drive(sockets_of(arguments.sockets), source.stream, source.format, model) as drive,
+        LogWriter(arguments.log, about={"source": about}) as log,
+        Progress(transient=True) as progress,
+    ):
+        task = progress.add_task("recording", total=arguments.frames)
+        counts = record(
+            drive, source, log, model, arguments.frames, rate_hz=arguments.rate_hz or None,
+            on_frame=lambda *_: progress.advance(task),
+        )  # fmt: skip
+    print(json.dumps(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
+    return 0
+
+
+def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
+    """Where the frames come from, the model that takes them, and what the log says of it."""
+    if arguments.input is None and arguments.spec is None:
+        return RoadSource(arguments.seed), arguments.model or "lane", f"road seed {arguments.seed}"
+    if arguments.input is None or arguments.spec is None:
+        raise ValueError("--input needs the --spec that says how its frames lie, and --spec the --input to play")
+    spec = load_spec(arguments.spec)
+    if len(spec.inputs) != 1:
+        raise LogRefused(
+            LogRefusal.BAD_FRAMES, arguments.spec.name, expected="a spec with one [[input]]",
+            found=f"{len(spec.inputs)}", todo="drive several cameras with client.camera.Camera; record has one",
+        )  # fmt: skip
+    (given,) = spec.inputs
+    source = RawSource(arguments.input, given.stream, given.stream_format, arguments.rate_hz or DEFAULT_RATE_HZ)
+    return source, arguments.model or spec.model.name, arguments.input.name

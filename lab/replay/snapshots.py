@@ -1,0 +1,65 @@
+"""Snapshots of recurrent state, taken beside a recording, so that a replay can begin in its middle.
+
+An operator's session asks for them on a thread of its own. Whoever may not control the daemon records without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+from abi.snapshot import decode
+from client.control import Control
+from client.errors import ConnectionLost, Refused
+from lab.replay.log import LogWriter
+
+
+class Snapshots:
+    """Takes one of every model each `every_s` seconds while the context lasts. `taken`: how many; `why_not`: why none
+    (any more).
+    """
+
+    def __init__(self, sockets: Path, log: LogWriter, every_s: float) -> None:
+        self._path, self._log, self._every_s = sockets / "control.sock", log, every_s
+        self.taken = 0
+        self.why_not = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+
+    def __enter__(self) -> Snapshots:
+        if self._every_s > 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with Control(self._path, name="recorder") as control:
+                self._take_all(control)
+        except (Refused, ConnectionLost, TimeoutError, OSError) as error:
+            self.why_not = str(error)
+
+    def _take_all(self, control: Control) -> None:
+        stateless: set[str] = set()
+        while True:
+            for name in [str(model["name"]) for model in control.status()["models"]]:
+                if name not in stateless:
+                    with contextlib.suppress(Refused):  # the model went meanwhile
+                        self._take(control, name, stateless)
+            if self._stop.wait(self._every_s):
+                return
+
+    def _take(self, control: Control, model: str, stateless: set[str]) -> None:
+        snapshot = control.snapshot_state(model)
+        header, _ = decode(snapshot)
+        if not header.states:
+            stateless.add(model)
+            return
+        self._log.write(f"/model/{model}/state", snapshot, time.monotonic_ns())
+        self.taken += 1
