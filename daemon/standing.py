@@ -6,6 +6,8 @@ asked for more than it may give; the service manager shows who serves, and how, 
 
 from __future__ import annotations
 
+from enum import Enum
+
 from daemon.audit import AuditLog
 from daemon.degradation import Change, Mode
 from daemon.health import Notifier
@@ -26,6 +28,12 @@ _HOW = {
 }
 
 _TODO = "; `fenced reset-state` or `fenced activate` brings it back"
+
+
+class LoadRefusal(Enum):
+    """Why a model may not serve beside the others."""
+
+    DEVICE_LOAD = "device-load"
 
 
 class Standing:
@@ -80,7 +88,7 @@ class Standing:
         if after > max(before, self._load_limit_percent):
             raise ModelRefused(
                 Step.CONTRACT,
-                "device-load",
+                LoadRefusal.DEVICE_LOAD.value,
                 f"{model.label} beside the other models, by the p99 of their runs and their cameras' periods",
                 expected=f"at most {self._load_limit_percent} % of the device (limits.device_load_percent)",
                 found=f"{after:.0f} %, {before:.0f} % before",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from abi.graph import GraphErrorCode
+from daemon.standing import LoadRefusal
 from daemon.trials import Verdict
 from hal.error import HalCode
 from hal.refusal import AdmissionCode
@@ -44,6 +45,7 @@ def table() -> str:
         ("the graph's bytes", (code.name.lower().replace("_", "-") for code in GraphErrorCode)),
         ("the graph's admission", (code.value for code in AdmissionCode)),
         ("the device; in the self-test behind `self-test-`", (code.value for code in HalCode)),
+        ("the models on one device together", (code.value for code in LoadRefusal)),
         ("a release that was tried before", (verdict.value for verdict in Verdict)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
