@@ -206,6 +206,7 @@ def _device(table: "_Table") -> tuple[str, DeviceOptions]:
         huge_pages=table.flag("huge_pages", usual.huge_pages),
         queue_slots=queue_slots,
         spin_count=table.number("spin_count", usual.spin_count, 0, 10_000_000),
+        spin_us=table.number("spin_us", usual.spin_us, 0, 1_000_000),
         device=table.text("name", ""),
     )
     table.done()

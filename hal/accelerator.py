@@ -204,7 +204,9 @@ class DeviceOptions:
     pin_cores: worker i runs on core pin_cores[i % len]; empty: the scheduler decides.
     fifo_priority: SCHED_FIFO priority of the workers, 1..99; 0: the default policy.
     lock_memory: mlock arena, weights and state. huge_pages: ask for transparent huge pages for arena and state.
-    queue_slots: runs in flight at most, a power of two. spin_count: pauses before a waiting worker sleeps.
+    queue_slots: runs in flight at most, a power of two. spin_count: pauses before a worker, awaiting another, sleeps.
+    spin_us: how long an idle worker, and who waits for a fence, looks before it sleeps; 0: not at all. A worker with a
+    fifo_priority does not: it would keep from its core whoever is to submit.
     device: which of several devices of the driver, by its name in `devices()`; empty: the only one.
     """
 
@@ -214,6 +216,7 @@ class DeviceOptions:
     huge_pages: bool = False
     queue_slots: int = 16
     spin_count: int = 4000
+    spin_us: int = 50
     device: str = ""
 
 

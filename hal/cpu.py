@@ -19,6 +19,8 @@ from hal.error import HalCode, HalError
 from hal.features import cpu_name, machine_features
 from hal.memory import PAGE_BYTES, Mapping, MemoryLock
 
+MAX_SPIN_US = 1_000_000
+
 
 class CpuAccelerator(Driver[CpuExecutable]):
     """The machine's own processors as an accelerator. Every loaded module has a queue and a timeline of its own."""
@@ -31,6 +33,8 @@ class CpuAccelerator(Driver[CpuExecutable]):
         refuse_options(options, ("device",), "the CPU")
         if not 0 <= options.fifo_priority <= 99:
             raise HalError(HalCode.SIZE, "fifo_priority", expected="0..99", found=str(options.fifo_priority))
+        if not 0 <= options.spin_us <= MAX_SPIN_US:
+            raise HalError(HalCode.SIZE, "spin_us", expected=f"0..{MAX_SPIN_US}", found=str(options.spin_us))
         usable = os.sched_getaffinity(0)
         foreign = [core for core in options.pin_cores if core not in usable]
         if foreign:

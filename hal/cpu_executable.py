@@ -54,10 +54,12 @@ class CpuExecutable(LoadedModule):
                 if held is not None:
                     lock.lock(held)
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        sizes = Sizes(self._options.queue_slots, self._options.spin_count, event)
+        spin_ns = self._options.spin_us * 1000
+        idle_spin_ns = 0 if self._options.fifo_priority else spin_ns
+        sizes = Sizes(self._options.queue_slots, self._options.spin_count, idle_spin_ns, event)
         self.control = ControlBlock(self.graph, self._bases(), self._shims(self._library), sizes)
         acquire = None if platform.machine() == "x86_64" else self._calls.fenced_acquire  # x86 loads stay in order
-        self.timeline = Timeline(self.control.word, self.control.records, event, acquire)
+        self.timeline = Timeline(self.control.word, self.control.records, event, acquire, spin_ns)
         self._threads: list[threading.Thread] = []
         self._start()
 

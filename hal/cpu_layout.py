@@ -30,7 +30,7 @@ RUNTIME_SYMBOLS = (
 _CONTROL_BYTES = 832
 _CONSTANTS = struct.Struct("<IIIIIIiIQQQQ")  # magic .. trace
 AT_VALUE, AT_LAUNCHES = 128, 136
-_AT_TRACE = 56
+_AT_TRACE, _AT_IDLE_SPIN = 56, 92
 _LAUNCH = struct.Struct("<QQII")
 _PATCH = struct.Struct("<QQII")
 _ENTRY = struct.Struct("<QQIIII")
@@ -46,6 +46,7 @@ class Sizes:
 
     ring_slots: int
     spin_count: int
+    idle_spin_ns: int
     event: int
 
 
@@ -79,6 +80,7 @@ class ControlBlock:
             self._bytes, 0, MAGIC, VERSION, graph.threads, sizes.ring_slots, bindings, sizes.spin_count, sizes.event,
             len(graph.entrypoints), address + entries, address + ring, address + records, 0,
         )  # fmt: skip
+        struct.pack_into("<I", self._bytes, _AT_IDLE_SPIN, sizes.idle_spin_ns)
         self.word = self._bytes[AT_VALUE : AT_VALUE + 8].cast("Q")
         self.launches = self._bytes[AT_LAUNCHES : AT_LAUNCHES + 8].cast("Q")
         self.records = self._bytes[records : records + sizes.ring_slots * _RECORD_BYTES].cast("q")

@@ -23,7 +23,7 @@ from hal.fence import Fence
 from hal.loaded import LoadedModule
 from hal.memory import HeldBytes, Mapping
 
-CPU_OPTIONS = ("pin_cores", "fifo_priority", "lock_memory", "huge_pages", "spin_count")
+CPU_OPTIONS = ("pin_cores", "fifo_priority", "lock_memory", "huge_pages", "spin_count", "spin_us")
 """Options that only the CPU driver has a use for."""
 _UNLOAD_LIMIT_NS = 2_000_000_000
 EXIT = "exit the process; the service manager restarts it"

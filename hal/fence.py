@@ -70,12 +70,20 @@ class Fence:
 
         The deadline is absolute: progress of other runs never extends it. It is kept to the next millisecond.
         """
+        if self.timeline.spin_ns and self.poll() is FenceStatus.ACTIVE:
+            self._spin(min(deadline_ns, time.monotonic_ns() + self.timeline.spin_ns))
         while self.poll() is FenceStatus.ACTIVE:
             left_ns = deadline_ns - time.monotonic_ns()
             if left_ns <= 0:
                 break
             self.timeline.sleep(left_ns)
         return self.status
+
+    def _spin(self, end_ns: int) -> None:
+        """Look at the word until it has been reached; other threads of the process may run in between."""
+        timeline, value = self.timeline, self.value
+        while timeline.value < value and timeline.latched is None and time.monotonic_ns() < end_ns:
+            os.sched_yield()
 
     @property
     def quiet(self) -> bool:
@@ -93,6 +101,7 @@ class Timeline:
     word: a one-element view of type "Q", the timeline value; advanced by the device with release order.
     records: a view of type "q", RECORD_WORDS for each of the queue's slots; run `value` uses slot value % slots.
     descriptor: an eventfd (non-blocking) that the device writes after every advance; the timeline owns it.
+    spin_ns: how long a wait looks at the word before it sleeps: for devices that end runs without Python.
     acquire: an acquire barrier for machines whose loads may pass one another (AArch64); None where none is needed.
     identity: drawn at creation; values of different timelines cannot be compared.
     """
@@ -103,12 +112,14 @@ class Timeline:
         records: memoryview,
         descriptor: int,
         acquire: Callable[[], object] | None = None,
+        spin_ns: int = 0,
     ) -> None:
         self.identity = int.from_bytes(os.urandom(8), "little") | 1
         self.slots = len(records) // RECORD_WORDS
         self.descriptor = descriptor
         self.issued = 0  # the last value handed to the device
         self.latched: HalError | None = None
+        self.spin_ns = spin_ns
         self.clock_offset_ns = 0  # device clock + offset = CLOCK_MONOTONIC; kept up to date by the driver
         self.clock_error_ns = 0  # bound on the error of that conversion
         self._word = word

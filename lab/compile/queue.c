@@ -21,7 +21,7 @@
 
 /* System calls, by the kernel's own numbers: asm/unistd_64.h (x86_64), asm-generic/unistd.h (aarch64). */
 #if defined(__x86_64__)
-enum { SYS_WRITE = 1, SYS_FUTEX = 202, SYS_CLOCK_GETTIME = 228 };
+enum { SYS_WRITE = 1, SYS_SCHED_YIELD = 24, SYS_FUTEX = 202, SYS_CLOCK_GETTIME = 228 };
 static inline long syscall4(long n, long a, long b, long c, long d) {
   long result;
   register long r10 __asm__("r10") = d;
@@ -30,7 +30,7 @@ static inline long syscall4(long n, long a, long b, long c, long d) {
 }
 static inline void pause_once(void) { __asm__ volatile("pause" ::: "memory"); }
 #elif defined(__aarch64__)
-enum { SYS_WRITE = 64, SYS_FUTEX = 98, SYS_CLOCK_GETTIME = 113 };
+enum { SYS_WRITE = 64, SYS_FUTEX = 98, SYS_CLOCK_GETTIME = 113, SYS_SCHED_YIELD = 124 };
 static inline long syscall4(long n, long a, long b, long c, long d) {
   register long x8 __asm__("x8") = n;
   register long x0 __asm__("x0") = a;
@@ -134,9 +134,19 @@ static void run(struct fenced_control *c, u64 value) {
   syscall4(SYS_WRITE, c->event, (long)&one, sizeof one, 0);
 }
 
+/* Look for submission `next` for a while: who hands runs over one behind the other then need not wake a core. The look
+ * gives way each time, because whoever is to submit may share this core. */
+static void spin_idle(struct fenced_control *c, u64 next) {
+  if (!c->idle_spin_ns) return;
+  i64 end = now_ns() + c->idle_spin_ns;
+  while (load_acquire(&c->submitted) < next && !load_relaxed(&c->stop) && now_ns() < end)
+    syscall4(SYS_SCHED_YIELD, 0, 0, 0, 0);
+}
+
 static void lead(struct fenced_control *c) {
   for (;;) {
     u64 next = c->value + 1;
+    spin_idle(c, next);
     while (load_acquire(&c->submitted) < next) {
       u32 bell = load_ordered(&c->doorbell);
       store_ordered(&c->leader_asleep, 1);

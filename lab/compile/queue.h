@@ -82,7 +82,8 @@ struct fenced_control {
   u32 doorbell;  /* futex */
   u32 leader_asleep;
   u32 stop;
-  u32 pad0[9];
+  u32 idle_spin_ns; /* how long the leader looks for a submission before it sleeps; constant */
+  u32 pad0[8];
   /* 128: device to host */
   u64 value;    /* the timeline */
   u64 launches; /* launches run since load */
@@ -107,6 +108,7 @@ FENCED_AT(entries, 32);
 FENCED_AT(trace, 56);
 FENCED_AT(submitted, 64);
 FENCED_AT(cancel, 72);
+FENCED_AT(idle_spin_ns, 92);
 FENCED_AT(value, 128);
 FENCED_AT(launches, 136);
 FENCED_AT(work, 192);

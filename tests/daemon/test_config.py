@@ -51,6 +51,7 @@ lock_memory = true
 huge_pages = true
 queue_slots = 4
 spin_count = 0
+spin_us = 20
 [sockets]
 camera_mode = "0600"
 camera_gid = 44
@@ -78,7 +79,7 @@ gids = [8]
     assert config.subscribe == Peers(frozenset(), frozenset({1000}))
     assert config.control == Peers(frozenset({0}), frozenset())
     assert config.driver == "opencl"
-    assert config.device == DeviceOptions((2, 3), 40, True, True, 4, 0, "a board; 3.1")
+    assert config.device == DeviceOptions((2, 3), 40, True, True, 4, 0, 20, "a board; 3.1")
     assert (config.sockets["camera"].mode, config.sockets["camera"].gid) == (0o600, 44)
     assert (config.limits.max_age_ns, config.limits.slots, config.limits.device_load_percent) == (7_000_000, 3, 80)
     assert [config.model(name).priority for name in ("lane", "driving", "other")] == [7, 0, 0]
@@ -104,7 +105,8 @@ gids = [8]
         (LEAST + "[device]\nlock_memory = 1\n", "device.lock_memory"),
         (LEAST + "[device]\nqueue_slots = 12\n", "device.queue_slots"),
         (LEAST + "[device]\nqueue_slots = 0\n", "device.queue_slots"),
-        (LEAST + "[device]\nspin_us = 5\n", "device.spin_us"),
+        (LEAST + "[device]\nspin_us = -1\n", "device.spin_us"),
+        (LEAST + "[device]\nspin_ms = 5\n", "device.spin_ms"),
         (LEAST + "[limits]\nmax_age = 5\n", "limits.max_age"),
         (LEAST + "[limits]\nslots = 0\n", "limits.slots"),
         (LEAST + "[limits]\nslots = true\n", "limits.slots"),

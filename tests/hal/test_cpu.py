@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -395,6 +396,8 @@ def test_a_graph_without_weights_or_arena_needs_no_memory_for_them(cpu: CpuAccel
         (DeviceOptions(queue_slots=6), HalCode.SIZE),
         (DeviceOptions(fifo_priority=100), HalCode.SIZE),
         (DeviceOptions(fifo_priority=-1), HalCode.SIZE),
+        (DeviceOptions(spin_us=-1), HalCode.SIZE),
+        (DeviceOptions(spin_us=1_000_001), HalCode.SIZE),
         (DeviceOptions(pin_cores=(100_000,)), HalCode.NOT_PERMITTED),
     ],
 )
@@ -440,6 +443,29 @@ def test_a_refused_priority_leaves_no_worker_behind(cpu: CpuAccelerator, monkeyp
     assert refusal(lambda: other.load(subject.module())).code is HalCode.NOT_PERMITTED
     assert threading.active_count() == before
     assert other.memory().executables == 0
+
+
+@pytest.mark.parametrize("spin_us", [0, 20_000])
+def test_idle_workers_that_look_for_runs_compute_the_same_and_leave(spin_us: int) -> None:
+    before = threading.active_count()
+    cpu = CpuAccelerator(DeviceOptions(spin_us=spin_us))
+    loaded = Loaded(cpu, subject.RUN, threads=2)
+    for value in (3, 5):
+        loaded.frame.mapping.array[:] = value
+        assert (loaded.run() == value - 7).all()
+    cpu.close()  # while the worker looks
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("fifo_priority", "idle_spin_ns"), [(0, 70_000), (5, 0)])
+def test_a_worker_with_a_priority_never_looks_and_keeps_the_core(
+    fifo_priority: int, idle_spin_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, parameters: None)
+    cpu = CpuAccelerator(DeviceOptions(fifo_priority=fifo_priority, spin_us=70))
+    control = cpu.load(subject.module()).control
+    assert struct.unpack_from("<I", control.mapping.view, 92) == (idle_spin_ns,)  # lab/compile/queue.h
+    cpu.close()
 
 
 def test_locked_memory_is_locked_or_refused_by_name() -> None:

@@ -277,3 +277,46 @@ def test_an_error_says_everything_in_one_line() -> None:
     error = HalError(HalCode.SIZE, "too large", expected="1", found="2", todo="shrink it")
     assert str(error) == "size-refused: too large; expected 1; found 2; shrink it"
     assert str(HalError(HalCode.CLOSED, "gone")) == "closed: gone"
+
+
+def test_a_wait_looks_before_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device ends the run while the wait looks; sleeping is never come to."""
+    device = Device()
+    device.timeline.spin_ns = 3_600_000_000_000
+    fence, looks = device.submit(), list[int]()
+
+    def give_way() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            device.finish()
+
+    monkeypatch.setattr(os, "sched_yield", give_way)
+    monkeypatch.setattr(device.timeline, "sleep", lambda at_most_ns: pytest.fail("it slept"))
+    assert fence.wait(time.monotonic_ns() + 60_000_000_000) is SIGNALED
+    assert len(looks) == 3
+
+
+def test_looking_ends_at_its_time_at_the_deadline_and_when_the_device_is_latched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, clock, slept = Device(), [0], list[int]()
+    device.timeline.spin_ns = 1000
+
+    def give_way() -> None:
+        clock[0] += 100
+
+    def sleep(at_most_ns: int) -> None:
+        slept.append(clock[0])
+        clock[0] += at_most_ns
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock[0])
+    monkeypatch.setattr(os, "sched_yield", give_way)
+    monkeypatch.setattr(device.timeline, "sleep", sleep)
+    fence = device.submit()
+    assert fence.wait(5000) is ACTIVE
+    assert slept == [1000]  # looked for 1000 ns, slept for the rest
+    assert fence.wait(5500) is ACTIVE
+    assert (slept, clock[0]) == ([1000], 5500)  # never past the deadline
+    device.timeline.latch(HalError(HalCode.DEVICE_HANG, "hung"))
+    assert fence.wait(9000) is ERROR
+    assert clock[0] == 5500

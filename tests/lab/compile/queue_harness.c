@@ -52,6 +52,7 @@ int main(int count, char **argv) {
     launches[i] = (struct fenced_launch){(u64)add, (u64)args[i], (u32)cores, 0};
   }
   c->magic = FENCED_QUEUE_MAGIC, c->version = FENCED_QUEUE_VERSION, c->threads = (u32)threads, c->ring_slots = SLOTS;
+  c->idle_spin_ns = 10 * (u32)atoi(argv[3]);
   c->max_bindings = 2, c->spin = (u32)atoi(argv[3]), c->event = eventfd(0, EFD_NONBLOCK), c->entry_count = 1;
   c->entries = (u64)&entry, c->ring = (u64)calloc(SLOTS, 32), c->records = (u64)calloc(SLOTS, 32);
   pthread_t *workers = calloc((size_t)threads, sizeof *workers);
