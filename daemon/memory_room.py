@@ -60,7 +60,7 @@ class Need:
 def need_of(graph: Graph, code_bytes: int, weights_bytes: int, *, ring_slots: int, maps_weights: bool) -> Need:
     """What a driver, the self-test and a pipeline allocate for the graph. `maps_weights`: as the CPU driver does."""
     sizes = {kind: sum(one.size_bytes for one in graph.buffers if one.kind is kind) for kind in BufferKind}
-    outputs = tuple(graph.outputs[index].view for index in graph.entrypoints[0].outputs)
+    outputs = tuple(output.view for output in graph.outputs)  # all of them: no index of it is proved yet
     tested = sizes[BufferKind.FRAME] + sizes[BufferKind.AUX] + sizes[BufferKind.OUTPUT]
     served = sizes[BufferKind.AUX] + _OUTPUT_SETS * sizes[BufferKind.OUTPUT]
     return Need(

@@ -170,6 +170,7 @@ class Pipeline:
         run, self._run = self._run, None
         self._note_reset()
         if run is not None:
+            self.counters.device_errors += 1
             self._end(run, LeaseEvent.RESET, ReleaseStatus.LOST)
         self._after_run()
 

@@ -23,7 +23,7 @@ _LOOK_EVERY_NS = 50_000_000
 
 @dataclass(frozen=True)
 class Faults:
-    """What went wrong, by kind."""
+    """What went wrong, by kind. deadline_missed: results that came too late, and frames dropped as they would have."""
 
     deadline_missed: int = 0
     canary: int = 0
@@ -33,7 +33,8 @@ class Faults:
     @classmethod
     def of(cls, counters: Counters) -> Faults:
         """What a pipeline has counted so far."""
-        return cls(counters.deadline_missed, counters.canary, counters.not_finite, counters.device_errors)
+        missed = counters.deadline_missed + counters.late_sets
+        return cls(missed, counters.canary, counters.not_finite, counters.device_errors)
 
     def since(self, before: Faults) -> Faults:
         """What came after `before` was counted."""

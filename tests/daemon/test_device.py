@@ -78,7 +78,8 @@ def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(
         assert np.array_equal(delivery.outputs["values"], model.values(picture(3)))
         assert delivery.receipt.state_epoch == epoch + 1
         assert delivery.receipt.frames[0].sequence == 3
-        assert daemon.status()["faults"]["device_resets"] == 1
+        status = daemon.status()
+        assert (status["faults"]["device_resets"], status["models"][0]["runs"]["device_errors"]) == (1, 1)
 
 
 def test_a_device_that_cannot_be_reset_ends_the_daemon(

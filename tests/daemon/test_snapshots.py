@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from abi import snapshot
 from abi.graph import DType
@@ -28,9 +29,10 @@ MODEL = TinyModel("total")
 PICTURES = [picture(seed) for seed in range(4)]
 
 
-def total(*pictures: Pixels) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def total(*pictures: Pixels) -> NDArray[np.float32]:
     """What the model gives after these, from its initial state."""
-    return np.sum([MODEL.values(one) for one in pictures], axis=0, dtype=np.float32)
+    found: NDArray[np.float32] = np.sum([MODEL.values(one) for one in pictures], axis=0, dtype=np.float32)
+    return found
 
 
 def test_a_snapshot_gives_its_state_back_and_the_epoch_rises(tmp_path: Path, maker: BundleMaker) -> None:
