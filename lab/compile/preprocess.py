@@ -2,8 +2,9 @@
 
 Only the pixels that the bilinear resize reads are unpacked and converted. They are gathered from the frame's bytes by
 index tables (row starts and column offsets) that become weights of the bundle; tinygrad turns the indexing into plain
-loads, each gated by the buffer's bounds, so no kernel walks the whole picture. Colour is one 3-vector expression with
-the channel as an axis, which lets the scheduler share the gathered samples between the three channels.
+loads, each clamped to the buffer's bounds, so no kernel walks the whole picture. An axis where every sample falls on a
+pixel has no second tap. Colour is one 3-vector expression with the channel as an axis, which lets the scheduler share
+the gathered samples between the three channels.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Preprocessor:
         x, y, width, height = spec.crop
         left, right, right_weight = bilinear_taps(width, spec.resize[0])
         top, bottom, bottom_weight = bilinear_taps(height, spec.resize[1])
-        rows, columns = y + np.concatenate((top, bottom)), x + np.concatenate((left, right))
+        self._lerps_rows, self._lerps_columns = bool(bottom_weight.any()), bool(right_weight.any())
+        rows = y + (np.concatenate((top, bottom)) if self._lerps_rows else top)
+        columns = x + (np.concatenate((left, right)) if self._lerps_columns else left)
         self.spec = spec
         self._taps = _unpacker(spec)(spec, rows, columns)
         self._right = device_table(right_weight.astype(np.float32)[None, None, :])
@@ -41,18 +44,22 @@ class Preprocessor:
 
     def __call__(self, frame: Any) -> Any:
         """The model's input tensor for `frame`, a uint8 Tensor [buffer_bytes]."""
-        width, height = self.spec.resize
         parts = self._taps.gathered(frame)
-        # colour is computed where it is used, each tap once: one kernel from bytes to picture, nothing in between
-        near_upper, far_upper, near_lower, far_lower = (
-            self._taps.colour([part[..., rows, columns] for part in parts])
-            for rows in (slice(height), slice(height, None))
-            for columns in (slice(width), slice(width, None))
-        )
-        near = near_upper + (near_lower - near_upper) * self._bottom
-        far = far_upper + (far_lower - far_upper) * self._bottom
-        picture = near + (far - near) * self._right
+        picture = self._columns(parts, slice(self.spec.resize[0]))
+        if self._lerps_columns:
+            picture = picture + (self._columns(parts, slice(self.spec.resize[0], None)) - picture) * self._right
         return ((picture - self._mean) * self._inverse_std).unsqueeze(0)
+
+    def _columns(self, parts: list[Any], columns: slice) -> Any:
+        """Colour at these columns of taps, between the two rows of each. float32 [channels, height, width].
+
+        Colour is computed where it is used, each tap once: one kernel from bytes to picture, nothing in between.
+        """
+        height = self.spec.resize[1]
+        upper = self._taps.colour([part[..., :height, columns] for part in parts])
+        if not self._lerps_rows:
+            return upper
+        return upper + (self._taps.colour([part[..., height:, columns] for part in parts]) - upper) * self._bottom
 
 
 def _unpacker(spec: InputSpec) -> type[_Yuv] | type[_Rgb] | type[_Grey] | type[_Bayer]:
