@@ -11,6 +11,7 @@ from daemon.trials import Verdict
 from hal.error import HalCode
 from hal.refusal import AdmissionCode
 from lab.compile.refusal import CompileRefusal
+from lab.hil.scenario import ScenarioRefusal
 from lab.replay.refusal import LogRefusal
 from signing.refusal import RefusalCode
 
@@ -49,6 +50,7 @@ def table() -> str:
         ("a release that was tried before", (verdict.value for verdict in Verdict)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
+        ("`fenced-lab hil`", (code.value for code in ScenarioRefusal)),
     )
     later = "".join(f"| {step} | {', '.join(f'`{code}`' for code in codes)} |\n" for step, codes in steps)
     return _HEAD + trust + _LATER + later
