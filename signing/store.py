@@ -77,7 +77,7 @@ def read_bundle(path: PathLike, *, limit_bytes: int) -> SealedBundle:
         unless_sealed.callback(mapping.close)
         data = unless_sealed.enter_context(memoryview(mapping))
         if file.size_bytes >= _AHEAD_FROM_BYTES:
-            copied = _ahead(_paged_in(copied, mapping, filled_bytes))
+            copied = _ahead(copied, mapping)
         with contextlib.closing(copied):  # before the memfd is: nothing may still be writing to its number
             digests = _hash_behind(itertools.chain([filled_bytes], copied), data, layout)
         container.require_zero_padding(layout, data)
@@ -283,24 +283,22 @@ def _claimed_layout(memfd: int, file_bytes: int) -> Layout:
     return container.layout(span.size_bytes, [blob.size_bytes for blob in claimed.blobs])
 
 
-def _paged_in(filled: Iterator[int], mapping: mmap.mmap, done_bytes: int) -> Generator[int]:
-    """Pass on how far `mapping` is filled, its pages mapped so far: whoever reads them next takes no page fault."""
-    for end_bytes in filled:
-        first_bytes = done_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-        with contextlib.suppress(OSError):  # an older kernel: the reader takes the faults
-            mapping.madvise(_MADV_POPULATE_READ, first_bytes, end_bytes - first_bytes)
-        done_bytes = end_bytes
-        yield end_bytes
+def _ahead(filled: Iterator[int], mapping: mmap.mmap) -> Generator[int]:
+    """Run `filled` to its end on another thread and give its values as they come; what it raises is raised here.
 
-
-def _ahead(chunks: Iterator[int]) -> Generator[int]:
-    """Run `chunks` to its end on another thread and give its values as they come; what it raises is raised here."""
+    A value is how many bytes of `mapping` are filled. While the caller has others to work on, the thread also maps the
+    pages behind it, which saves the caller their faults; where it is hard pressed, the caller takes them.
+    """
     given: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
 
     def run() -> None:
+        done_bytes = 0
         try:
-            for value in chunks:
-                given.put(value)
+            for end_bytes in filled:
+                if not given.empty():
+                    _map_pages(mapping, done_bytes, end_bytes)
+                given.put(end_bytes)
+                done_bytes = end_bytes
             given.put(None)
         except BaseException as error:  # handed over whole, to be raised in the caller's thread
             given.put(error)
@@ -315,6 +313,12 @@ def _ahead(chunks: Iterator[int]) -> Generator[int]:
     finally:
         value = None  # an error that is its own frame's local would live until the next garbage collection
         thread.join()
+
+
+def _map_pages(mapping: mmap.mmap, start_bytes: int, end_bytes: int) -> None:
+    first_bytes = start_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+    with contextlib.suppress(OSError):  # a kernel that cannot: whoever reads the pages takes the faults
+        mapping.madvise(_MADV_POPULATE_READ, first_bytes, end_bytes - first_bytes)
 
 
 def _hash_behind(filled: Iterable[int], data: memoryview, layout: Layout) -> tuple[str, ...]:

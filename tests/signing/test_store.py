@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -400,20 +401,33 @@ def test_large_file_comes_whole(sim: BundleSimulator, monkeypatch: pytest.Monkey
     assert {name: bytes(bundle.blob(name)) for name in sim.blobs} == sim.blobs
 
 
-def test_large_file_is_mapped_before_it_is_hashed(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every byte that a chunk brings lies in a range that was paged in: the hash takes no page fault."""
+def test_reader_that_is_ahead_maps_pages_for_the_hash(sim: BundleSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first chunk is wanted at once; behind it, until the caller comes to them, pages are mapped without a gap."""
     write_large(sim)
     ranges: list[tuple[int, int]] = []
+    hash_behind, real, step_bytes = store._hash_behind, os.preadv, 300_001
+    monkeypatch.setattr(store.os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:step_bytes]], offset))
 
     class Noted(mmap.mmap):
         def madvise(self, advice: int, start: int, length: int) -> None:  # type: ignore[override]
             ranges.append((start, start + length))
             super().madvise(advice, start, length)
 
+    def late(filled: Iterator[int], *rest: Any) -> tuple[str, ...]:
+        head, first = next(filled), next(filled)
+        for thread in threading.enumerate():
+            if thread.name == "fenced-read-ahead":
+                thread.join()
+        return hash_behind(itertools.chain([head, first], filled), *rest)
+
     monkeypatch.setattr(store.mmap, "mmap", Noted)
-    sim.read()
-    assert ranges[0][0] <= store._CHUNK_BYTES
-    assert all(start % mmap.PAGESIZE == 0 and start <= end for (_, end), (start, _) in itertools.pairwise(ranges))
+    monkeypatch.setattr(store, "_hash_behind", late)
+    bundle = sim.read()
+    assert {name: bytes(bundle.blob(name)) for name in sim.blobs} == sim.blobs
+    assert ranges[0][0] <= 3 * step_bytes  # head, first, and what came before we asked
+    for (before, end), (start, _) in itertools.pairwise(ranges):
+        assert before < start <= end
+        assert start % mmap.PAGESIZE == 0
     assert ranges[-1][1] == sim.path.stat().st_size
 
 
