@@ -90,13 +90,19 @@ class Intake:
         self._newest_ns[position] = self._claim.last_sof_ns = None
         self._claim.period_ns = 0
 
-    def offer(self, frame: Waiting, *, busy: bool) -> None:
-        """Takes a frame whose pixels are ready. `busy`: whether a run of the model is on the device."""
+    def offer(self, frame: Waiting, now_ns: int, *, busy: bool) -> None:
+        """Takes a frame whose pixels are ready. `busy`: whether a run of the model is on the device.
+
+        One that comes after its own deadline is its camera's fault, and no miss of the model.
+        """
         self._busy = busy
         self._newest_ns[frame.stream] = max(frame.sof_ns, self._newest_ns[frame.stream] or frame.sof_ns)
         known = [sof_ns for sof_ns in self._newest_ns if sof_ns is not None]
         self._claim.last_sof_ns = min(known) if len(known) == len(self._newest_ns) else None
-        self._drop(self._scheduler.offer(frame), frame.sof_ns)
+        if self._deadline_ns and now_ns > frame.sof_ns + self._deadline_ns:
+            self._drop([Drop(frame, DropReason.LATE)], now_ns)
+        else:
+            self._drop(self._scheduler.offer(frame), now_ns)
 
     def refresh(self, now_ns: int) -> int:
         """Says in the claim whether a set could run now, and drops what cannot; returns how many sets it missed."""

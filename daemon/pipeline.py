@@ -113,7 +113,7 @@ class Pipeline:
         if self._paused or self.degradation.mode is Mode.STOPPED:
             self._give_back(frame)
             return
-        self._intake.offer(frame, busy=self.busy)
+        self._intake.offer(frame, time.monotonic_ns(), busy=self.busy)
         self._dispatcher.pump()
 
     def pause(self) -> None:
