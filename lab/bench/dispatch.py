@@ -50,9 +50,9 @@ _PEER_BATCH = 20
 def run(repetitions: int = 200, driver: str = "cpu") -> list[Row]:
     """One row for each of LAUNCHES. `repetitions`: timed runs of ours; the peer is timed a quarter as often.
 
-    On the CPU both sides, and our worker, keep to one core; a further row leaves our worker to the scheduler, which on
-    an idle machine wakes it, and then us, on a core that sleeps. Raises CompileRefused where this machine has no device
-    for `driver`.
+    On the CPU both sides, and our worker, keep to one core; further rows leave our worker to the scheduler. With
+    `spin_us` 0 that wakes it, and then us, on a core that on an idle machine sleeps. Raises CompileRefused where this
+    machine has no device for `driver`.
     """
     target = open_bench_target(driver)
     with target.context():
@@ -65,8 +65,10 @@ def run(repetitions: int = 200, driver: str = "cpu") -> list[Row]:
             rows = _rows(target, driver, DeviceOptions(pin_cores=(core,)), LAUNCHES, repetitions)
         finally:
             os.sched_setaffinity(0, allowed)
-        (free,) = _rows(target, driver, DeviceOptions(), LAUNCHES[-1:], repetitions)
-        return [*rows, replace(free, name=f"{free.name}, any core", reach=0.0)]
+        for label, options in (("any core", DeviceOptions()), ("any core, spin_us 0", DeviceOptions(spin_us=0))):
+            (free,) = _rows(target, driver, options, LAUNCHES[-1:], repetitions)
+            rows.append(replace(free, name=f"{free.name}, {label}", reach=0.0))
+        return rows
 
 
 def _rows(target: Target, driver: str, options: DeviceOptions, sizes: Sequence[int], repetitions: int) -> list[Row]:

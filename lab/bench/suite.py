@@ -24,6 +24,12 @@ def _calls(folder: Path) -> list[Row]:
     return calls.run(folder)
 
 
+def _barrier(_: Path) -> list[Row]:
+    from lab.bench import barrier  # noqa: PLC0415 (each brings its own heavy libraries in)
+
+    return barrier.run()
+
+
 def _dispatch(_: Path) -> list[Row]:
     from lab.bench import dispatch  # noqa: PLC0415
 
@@ -68,6 +74,12 @@ def _start(folder: Path) -> list[Row]:
     return start.run(folder)
 
 
+def _stress(_: Path) -> list[Row]:
+    from lab.bench import stress  # noqa: PLC0415
+
+    return stress.run()
+
+
 def _verify(folder: Path) -> list[Row]:
     from lab.bench import verify  # noqa: PLC0415
 
@@ -76,12 +88,14 @@ def _verify(folder: Path) -> list[Row]:
 
 BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "calls": _calls,
+    "barrier": _barrier,
     "dispatch": _dispatch,
     "dispatch-opencl": _dispatch_opencl,
     "dispatch-hcq": _dispatch_hcq,
     "guard": _guard,
     "handoff": _handoff,
     "start": _start,
+    "stress": _stress,
     "verify": _verify,
 }
 

@@ -1,0 +1,48 @@
+"""Other processes that take whole cores, as a benchmark's company: made once, stopped and let go on between samples."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+class Busy:
+    """One busy process for each of the cores it was made with. Stopped at first."""
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        self._processes = [subprocess.Popen([sys.executable, "-S", "-c", _LOOP, str(core)]) for core in cores]
+        self.stop()
+
+    def go_on(self) -> None:
+        """Take the cores."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Leave the cores to others."""
+        self._signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """No more of them."""
+        self._signal(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            os.kill(process.pid, number)
+
+
+@contextmanager
+def busy(cores: Sequence[int]) -> Iterator[Busy]:
+    """See `Busy`; ended on leaving."""
+    company = Busy(cores)
+    try:
+        yield company
+    finally:
+        company.end()
