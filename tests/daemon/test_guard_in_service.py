@@ -31,7 +31,7 @@ import sys
 from daemon import guard
 guard.install()
 import ctypes, fcntl, hashlib, importlib, json, os, pickle, socket, types
-from daemon import service
+from daemon import switching
 from daemon.serve import serve
 
 network = socket.socket(fileno=int(sys.argv[1]))
@@ -47,7 +47,7 @@ def perform(self, name, done):
     else:
         done({"refused": None})
 
-service.Service.activate = perform
+switching.Switching.activate = perform
 """
 
 
