@@ -21,6 +21,7 @@ from tinygrad.helpers import ansistrip
 from tinygrad.uop.ops import Ops
 
 from abi.graph import Access, BufferKind
+from lab.compile.bounds import require_in_bounds
 from lab.compile.placement import Lifetime, place
 from lab.compile.refusal import CompileRefusal, CompileRefused
 
@@ -246,6 +247,7 @@ class _Reader:
                 CompileRefusal.DYNAMIC_SIZE, f"kernel {info.function_name}", expected="fixed sizes",
                 found=f"scalar arguments {scalars}", todo="give every size in the spec",
             )  # fmt: skip
+        require_in_bounds(program)
         groups, items = info.launch_dims({}) if self.device != "CPU" else ((), ())
         kernel = Kernel(
             name=ansistrip(info.function_name),

@@ -2,9 +2,10 @@
 
 tinygrad keeps programs in a dictionary of the process. Here that dictionary also looks into a folder of the user's
 cache for kernels of `FencedRenderer`, and writes there. A program's key is everything it depends on: the kernel's
-content, the target, tinygrad's configuration and version, the blocking rule's own source, and the C compiler. Every
-program is cut down to what a launch needs before it is used, whether it comes from the folder or not, so that a compile
-gives the same bundle from a cold and from a warm cache.
+content, the target, tinygrad's configuration and version, the source of the blocking rule and of the proof of its
+bounds, and the C compiler. Every program is proved in bounds (`lab.compile.bounds`) before it is kept, and cut down to
+what a launch needs before it is used, whether it comes from the folder or not, so that a compile gives the same bundle
+from a cold and from a warm cache.
 
 The files are pickles, which run code when read: only files that this user alone may write are opened. (The vehicle
 reads none of this; it has no pickle at all.)
@@ -26,7 +27,8 @@ from tinygrad import codegen
 from tinygrad.engine import realize
 from tinygrad.uop.ops import Ops, UOp
 
-from lab.compile import renderer, schedule
+from lab.compile import bounds, renderer, schedule
+from lab.compile.bounds import require_in_bounds
 
 _UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError)
 
@@ -47,7 +49,7 @@ class ProgramCache(dict[tuple[Any, ...], Any]):
     def __init__(self, folder: Path, compiler: str) -> None:
         super().__init__()
         self.folder = folder
-        rule = "".join(map(inspect.getsource, (schedule, renderer)))
+        rule = "".join(map(inspect.getsource, (schedule, renderer, bounds)))
         self._fixed = (hashlib.sha256(rule.encode()).hexdigest(), version("tinygrad"), compiler)
 
     def __contains__(self, key: object) -> bool:
@@ -66,6 +68,7 @@ class ProgramCache(dict[tuple[Any, ...], Any]):
         if not self._is_ours(key):
             super().__setitem__(key, program)
             return
+        require_in_bounds(program)
         program = essential(program)
         super().__setitem__(key, program)
         self._write(self._path(key), program)

@@ -26,6 +26,7 @@ class CompileRefusal(Enum):
     OUTPUT_MISMATCH = "output-mismatch"
     UNSUPPORTED_DTYPE = "unsupported-dtype"
     FOREIGN_DEVICE = "foreign-device"
+    OUT_OF_BOUNDS = "out-of-bounds"
     INPUT_WITHOUT_EFFECT = "input-without-effect"
     SEED_WITHOUT_EFFECT = "seed-without-effect"
     CAPTURE_DIFFERS = "capture-differs"
