@@ -201,10 +201,16 @@ def _model_metrics(out: _Metrics, service: Service) -> None:
         for entry in pipeline.entries.all
     ]
     out.family("fenced_run_p99_seconds", "gauge", "Submitted to dealt with, p99 of the last runs.", p99)
+    left = [({"model": name}, service.switching.probation.frames_left(name)) for name in pipelines]
+    out.family("fenced_probation_frames_left", "gauge", "Good results until the release is confirmed.", left)
+    reports = [(name, service.switching.shadowing.report(name)) for name in pipelines]
+    keys = ("compared", "outside", "late")
+    sets = [({"model": name, "sets": key}, _int(one[key])) for name, one in reports if one is not None for key in keys]
+    out.family("fenced_shadow_sets", "gauge", "Frame sets of the latest shadow: compared, and of these.", sets)
     load = service.roster.dispatcher.load_percent() / 100
     out.family("fenced_device_load_ratio", "gauge", "What the models ask of the device (p99 / period).", [({}, load)])
 
 
-def _int(value: int | dict[str, int]) -> int:
+def _int(value: object) -> int:
     assert isinstance(value, int)
     return value

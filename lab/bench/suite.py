@@ -68,6 +68,12 @@ def _handoff(folder: Path) -> list[Row]:
     return handoff.run(folder)
 
 
+def _service(folder: Path) -> list[Row]:
+    from lab.bench import service  # noqa: PLC0415
+
+    return service.run(folder)
+
+
 def _start(folder: Path) -> list[Row]:
     from lab.bench import start  # noqa: PLC0415
 
@@ -94,6 +100,7 @@ BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "dispatch-hcq": _dispatch_hcq,
     "guard": _guard,
     "handoff": _handoff,
+    "service": _service,
     "start": _start,
     "stress": _stress,
     "verify": _verify,

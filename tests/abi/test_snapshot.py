@@ -80,10 +80,19 @@ def test_a_changed_byte_is_read_or_refused(at: int, change: int) -> None:
     data = bytearray(GOOD)
     data[at] ^= change
     try:
-        found, _ = snapshot.decode(data)
+        found, values = snapshot.decode(data)
     except SnapshotError:
         return
-    assert (found != SNAPSHOT) != (bytes(data[-128:]) != GOOD[-128:])
+    assert (values == VALUES) == (at < len(GOOD) - 128)  # a value's byte changes a value, no other does
+    assert found == SNAPSHOT or values == VALUES
+
+
+def test_a_snapshot_beyond_all_memory_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_SNAPSHOT_BYTES", len(GOOD))
+    assert snapshot.encode(SNAPSHOT, VALUES) == GOOD
+    monkeypatch.setattr(snapshot, "MAX_SNAPSHOT_BYTES", len(GOOD) - 1)
+    with pytest.raises(SnapshotError, match="snapshot: expected at most"):
+        snapshot.encode(SNAPSHOT, VALUES)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def test_a_shadow_is_compared_under_its_own_tolerance_and_not_published(
         (output,) = found["outputs"]
         assert (output["name"], output["worst"], output["outside"]) == ("values", 2.0, 4 - within)
         assert found["run_p99_us"] >= found["run_p50_us"] > 0
+        metrics = control.metrics()
+        assert f'fenced_shadow_sets{{model="tiny",sets="outside"}} {4 - within}' in metrics
+        assert 'fenced_probation_frames_left{model="tiny"} 94' in metrics
         assert control.end_shadow()["ended"] == "by command"
         feed(camera, consumer, 6, 2, OLD)
         assert report(control)["compared"] == 4
