@@ -10,7 +10,8 @@ canaries).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from abi.graph import HAL_VERSION, BufferKind, Entrypoint, Graph
 from abi.packet import ABI_VERSION
@@ -218,7 +219,7 @@ def _report(graph: Graph, code_bytes: int, weights_bytes: int) -> Admission:
         graph=graph,
         driver=graph.driver,
         entrypoints=tuple(reports),
-        arena=_arena_map(graph, range(len(graph.launches))),
+        arena=_whole_arena(reports),
         arena_bytes=graph.arena_bytes,
         weights_bytes=weights_bytes,
         state_bytes=sizes[BufferKind.STATE],
@@ -239,4 +240,18 @@ def _arena_map(graph: Graph, launches: range) -> tuple[ArenaRange, ...]:
         ArenaRange(buffer, graph.buffers[buffer].offset, graph.buffers[buffer].size_bytes, first, last)
         for buffer, (first, last) in used.items()
     ]
+    return _by_offset(ranges)
+
+
+def _whole_arena(entries: Iterable[EntryReport]) -> tuple[ArenaRange, ...]:
+    """Every arena buffer with its life over all entrypoints; no launch belongs to none."""
+    whole: dict[int, ArenaRange] = {}
+    for one in (one for entry in entries for one in entry.arena):
+        seen = whole.get(one.buffer, one)
+        first, last = min(seen.first_launch, one.first_launch), max(seen.last_launch, one.last_launch)
+        whole[one.buffer] = replace(one, first_launch=first, last_launch=last)
+    return _by_offset(whole.values())
+
+
+def _by_offset(ranges: Iterable[ArenaRange]) -> tuple[ArenaRange, ...]:
     return tuple(sorted(ranges, key=lambda item: (item.offset, item.buffer)))

@@ -63,7 +63,11 @@ def check_buffers(graph: Graph, weights_bytes: int, limits: Limits) -> None:
 
 
 def _check_range(where: str, buffer: Buffer, arena_bytes: int, weights_bytes: int, limits: Limits) -> None:
-    holds = {BufferKind.ARENA: arena_bytes, BufferKind.WEIGHTS: weights_bytes}.get(buffer.kind, limits.memory_bytes)
+    holds = limits.memory_bytes
+    if buffer.kind is BufferKind.ARENA:
+        holds = arena_bytes
+    elif buffer.kind is BufferKind.WEIGHTS:
+        holds = weights_bytes
     if buffer.size_bytes < 1 or buffer.offset + buffer.size_bytes > holds:
         raise AdmissionRefused(AdmissionCode.BUFFER_RANGE, where, f"{buffer.kind.name.lower()} range",
                                expected=f"1.. bytes that end by {holds}",

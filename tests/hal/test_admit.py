@@ -78,6 +78,29 @@ def test_a_valid_graph_is_reported_whole() -> None:
 
 
 def test_a_buffer_lives_in_each_entrypoint_from_its_first_to_its_last_use_there() -> None:
+    """`light` runs the first launches here, through FIRST and a buffer of its own; `main` comes after it."""
+    graph, own = valid_graph(), 8
+    light = (
+        Launch(0, (Argument(FIRST, 0, 64), Argument(FRAME, 0, 64))),
+        Launch(3, (Argument(OUT, 0, 32), Argument(FIRST, 0, 32))),
+        Launch(0, (Argument(own, 0, 64), Argument(FRAME, 0, 64))),
+        Launch(3, (Argument(OUT, 32, 32), Argument(own, 32, 32))),
+    )
+    admission = admitted(edit_all(graph, {
+        "buffers": (*graph.buffers, Buffer(BufferKind.ARENA, 64, 0, 64)), "launches": (*light, *graph.launches[:5]),
+        "entrypoints.0.first_launch": 4, "entrypoints.1.first_launch": 0, "entrypoints.1.launch_count": 4,
+    }))  # fmt: skip
+    assert [entry.arena for entry in admission.entrypoints] == [
+        (ArenaRange(FIRST, 0, 64, 4, 5), ArenaRange(LATER, 32, 32, 6, 7), ArenaRange(SECOND, 64, 64, 5, 8)),
+        (ArenaRange(FIRST, 0, 64, 0, 1), ArenaRange(own, 0, 64, 2, 3)),
+    ]
+    assert admission.arena == (
+        ArenaRange(FIRST, 0, 64, 0, 5), ArenaRange(own, 0, 64, 2, 3), ArenaRange(LATER, 32, 32, 6, 7),
+        ArenaRange(SECOND, 64, 64, 5, 8),
+    )  # fmt: skip
+
+
+def test_a_buffer_that_a_later_entrypoint_uses_again_lives_until_then() -> None:
     graph = valid_graph()
     light = (
         Launch(0, (Argument(FIRST, 0, 64), Argument(FRAME, 0, 64))),
@@ -85,12 +108,7 @@ def test_a_buffer_lives_in_each_entrypoint_from_its_first_to_its_last_use_there(
         Launch(3, (Argument(OUT, 32, 32), Argument(FIRST, 32, 32))),
     )
     graph = edit_all(graph, {"launches": (*graph.launches[:5], *light), "entrypoints.1.launch_count": 3})
-    admission = admitted(graph)
-    assert [entry.arena[:1] for entry in admission.entrypoints] == [
-        (ArenaRange(FIRST, 0, 64, 0, 1),),
-        (ArenaRange(FIRST, 0, 64, 5, 7),),
-    ]
-    assert admission.arena[0] == ArenaRange(FIRST, 0, 64, 0, 7)
+    assert admitted(graph).arena[0] == ArenaRange(FIRST, 0, 64, 0, 7)
 
 
 def test_buffers_at_one_arena_offset_are_reported_in_order() -> None:
