@@ -102,6 +102,9 @@ def test_states_that_are_exchanged_are_not_overwritten(tmp_path: Path) -> None:
         ("road, gain, queue", "road, gain, queue, scale=2.0", CompileRefusal.PIPELINE, "parameter 'scale'"),
         ("road, gain, queue", "gain, queue, *road", CompileRefusal.PIPELINE, "parameter 'road'"),
         ("road, gain, queue", "road: list, gain, queue", CompileRefusal.PIPELINE, "parameter 'road'"),
+        ("road, gain, queue", "road: 'Sequence[Tensor]', gain, queue", CompileRefusal.PIPELINE, "parameter 'road'"),
+        ("road, gain, queue", "road: tuple[int, ...] | None, gain, queue", CompileRefusal.PIPELINE, "parameter 'road'"),
+        ("road, gain, queue", "gain, queue, **frames", CompileRefusal.PIPELINE, "parameter 'frames'"),
         ("road, gain, queue", "road, gain, queue, wide", CompileRefusal.INPUT_MISMATCH, "parameter 'wide'"),
         ("road, gain, queue", "road, queue, gain=None", CompileRefusal.PIPELINE, "parameter 'gain'"),
         ("road, gain, queue", "road, queue", CompileRefusal.INPUT_MISMATCH, "'gain' of the spec"),
@@ -133,11 +136,34 @@ def test_what_would_be_frozen_or_lost_is_refused(
             "rolled = ", "before = last.pop() if last else road\n        last.append(road)\n"
             "        gain = gain + before.cast('int32').sum()\n        rolled = "
         ),
+        PIPELINE.replace("def build():", "def build():\n    from tinygrad import Tensor\n    hidden = Tensor.ones(1, "
+                         "dtype='int32').contiguous().realize()").replace(
+            "rolled = ", "gain = gain + hidden.assign(hidden + gain).realize()\n        rolled = "
+        ),
+        PIPELINE.replace("def build():", "def build():\n    import random").replace(
+            "rolled = ", "gain = gain + random.randint(0, 99)\n        rolled = "
+        ),
     ],
-    ids=["a Python count", "a value read out", "a tensor kept from the call before"],
+    ids=["a Python count", "a value read out", "a tensor kept from the call before", "a state that nobody declared",
+         "a number drawn"],
 )  # fmt: skip
-def test_a_value_frozen_at_capture_is_found(tmp_path: Path, text: str) -> None:  # cases/runtime.md rows 3, 5
+def test_a_value_that_capturing_would_freeze_is_found(tmp_path: Path, text: str) -> None:  # cases/runtime.md rows 3, 5
     assert refusal(tmp_path, text).code in (CompileRefusal.CAPTURE_DIFFERS, CompileRefusal.PIPELINE)
+
+
+def test_a_list_made_of_inputs_keeps_each_an_input(tmp_path: Path) -> None:  # cases/runtime.md row 4
+    parts = """parts = [road[:48], road[48:]]
+        road = parts[0].cat(parts[1])
+        for one in (gain, gain):
+            road = road + one
+        rolled = """
+    text = PIPELINE.replace("rolled = ", parts)
+    bundle = compiled(tmp_path, text)
+    frame, gain = np.arange(96, dtype=np.uint8), np.array([5], np.int32)
+    with open_packed(bundle) as packed:
+        packed.run([frame.tobytes(), gain.tobytes()])
+        (queue,) = packed.states()
+    assert np.array_equal(np.frombuffer(queue, np.int32)[-96:], (frame.astype(np.int32) + 10) * 5)
 
 
 @pytest.mark.parametrize(
