@@ -147,7 +147,7 @@ def test_what_would_be_frozen_or_lost_is_refused(
     ids=["a Python count", "a value read out", "a tensor kept from the call before", "a state that nobody declared",
          "a number drawn"],
 )  # fmt: skip
-def test_a_value_that_capturing_would_freeze_is_found(tmp_path: Path, text: str) -> None:  # cases/runtime.md rows 3, 5
+def test_a_value_frozen_at_capture_is_found(tmp_path: Path, text: str) -> None:  # cases/runtime.md rows 3, 5
     assert refusal(tmp_path, text).code in (CompileRefusal.CAPTURE_DIFFERS, CompileRefusal.PIPELINE)
 
 
