@@ -23,6 +23,7 @@ from lab.compile.packed import open_packed
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec_toml import load_spec
 from lab.sign.pack import open_checked
+from tests.lab.compile.python_pipelines import write_entries, write_pipeline
 from tests.lab.compile.tiny_models import random_frame, write_spec
 from tests.support.cuda import FakeGpu, library
 
@@ -154,6 +155,29 @@ def test_with_the_gpu_the_packed_bundle_runs_through_the_driver(tmp_path: Path, 
                 assert np.abs(left - right).max() <= TOLERANCE
                 seen.add(a)
     assert len(seen) > 3
+
+
+@needs_nvcc
+def test_state_and_aux_inputs_go_through_the_driver(tmp_path: Path, fake_gpu: FakeGpu) -> None:
+    """Integers, so equal: a queue that rolls in the GPU's memory, with a gain of its own for each picture."""
+    bundles = []
+    for name, edits in (("cuda", FOR_CUDA), ("cpu", {})):
+        (tmp_path / name).mkdir()
+        spec = write_pipeline(tmp_path / name, edits=edits)
+        compile_spec(spec, tmp_path / f"{name}.fenced")
+        bundles.append(tmp_path / f"{name}.fenced")
+    with open_packed(bundles[0]) as one, open_packed(bundles[1]) as two:
+        for gain in (1, -4, 9):
+            inputs = [random_frame(96, gain + 10).tobytes(), np.int32(gain).tobytes()]
+            assert one.run(inputs) == two.run(inputs)
+            assert one.states() == two.states()
+
+
+@needs_nvcc
+def test_entrypoints_that_write_state_only_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileRefused, match="writes state only") as caught:
+        compile_spec(write_entries(tmp_path, edits=FOR_CUDA), tmp_path / "model.fenced", without_device=True)
+    assert caught.value.code is CompileRefusal.TARGET
 
 
 @needs_nvcc
