@@ -26,7 +26,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -263,12 +263,16 @@ class LogReader:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def info(self) -> LogInfo:
-        """Read everything once, check every chunk's CRC, and return claims beside findings."""
+    def info(self, visit: Callable[[LogMessage], None] = lambda message: None) -> LogInfo:
+        """Read everything once, check every chunk's CRC, and return claims beside findings.
+
+        `visit` sees each message.
+        """
         info = LogInfo(self.path)
         digest = _Digest()
         for record in self._records(info):
             digest.add(record.topic, record.data)
+            visit(record)
             info.counts[record.topic] = info.counts.get(record.topic, 0) + 1
         info.sha256 = digest.hexdigest()
         return info

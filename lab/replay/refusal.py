@@ -15,6 +15,9 @@ class LogRefusal(Enum):
     FORMAT = "log-format"
     BAD_FRAMES = "bad-frames"
     MODEL = "log-model"
+    START = "log-start"
+    TOLERANCES = "bad-tolerances"
+    STATE = "log-state"
     MISMATCH = "replay-mismatch"
     WRITE = "log-write"
 

@@ -1,228 +1,266 @@
-"""Lock-step replay: give a daemon the logged frames one by one and hold its outputs against the logged ones.
+"""Lock-step replay: give a daemon the logged frames set by set and hold its outputs against the logged ones.
 
-A log is read whole and checked against its own summary before the first frame is played. Times are not replayed: each
-frame starts when it is submitted, so a replay runs as fast as the daemon does, and the same log through the same bundle
-gives the same bytes. Outputs that differ are held against a tolerance: |a - b| <= max(absolute, relative * |b|), with b
-the logged value; the default asks for equal bits.
+A log is read whole and checked against its own summary before the first frame is played. Only what ran is played, in
+the order of its results: so recurrent state goes the same way, and the same log through the same bundle gives the same
+bytes. Times are not replayed (`lab.replay.realtime` does that): a replay runs as fast as the daemon does.
+
+State begins as the log's last snapshot at or before the start has it; without one, everything before the start is
+played first, uncompared (or as many runs as `warm_up` says), from the initial state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from abi import messages
-from abi.flat import SUBMIT
-from abi.messages import OpenStream, Subscribed
-from abi.packet import Kind
-from client.consumer import Delivery
-from lab.replay.drive import Drive, outputs_bytes
-from lab.replay.log import LogMessage, LogReader
+from lab.replay.compare import Comparison, Difference, Tolerance, Tolerances, arrays_of
+from lab.replay.log import LogReader
+from lab.replay.played import LoggedRun, ModelPlan, Plan, Start, read_plan, runs
 from lab.replay.refusal import LogRefusal, LogRefused
+from lab.replay.rig import Played, Rig
 
-KEPT_WORST = 10
+__all__ = ["Against", "Difference", "Options", "ReplayReport", "Tolerance", "Tolerances", "replay"]
 
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far an output may be from the logged one: |a - b| <= max(absolute, relative * |b|)."""
-
-    absolute: float = 0.0
-    relative: float = 0.0
-
-    def allows(self, distance: NDArray[np.float64], logged: NDArray[np.float64]) -> bool:
-        """Whether every element is near enough; `distance` is |a - b|."""
-        return bool(np.all(distance <= np.maximum(self.absolute, self.relative * np.abs(logged))))
-
-
-EXACT = Tolerance()
-
-
-@dataclass(frozen=True)
-class LoggedFrame:
-    """One frame of a log, and the outputs that were published for it: None where it did not run."""
-
-    sequence: int
-    pixels: bytes
-    outputs: bytes | None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One frame whose outputs differ: the output that is furthest off, and by how much."""
-
-    sequence: int
-    output: str
-    absolute: float
-    within: bool
+NS_PER_MS = 1e6
 
 
 @dataclass
 class ReplayReport:
-    """What a replay found. `equal`, `within` and `mismatched` count frames that were compared."""
+    """What a replay found: `compared` against the log, `against` against another bundle where one was given."""
 
     log: str
     log_sha256: str
     model: str
     logged_digest: str
     served_digest: str
+    """Names and digests; of several models with commas between."""
+    mode: str = "lock-step"
     frames: int = 0
-    equal: int = 0
-    within: int = 0
-    mismatched: int = 0
+    """Sets of frames that were played, those before the start among them."""
+    compared: Comparison = field(default_factory=Comparison)
+    against_digest: str = ""
+    against: Comparison | None = None
     not_logged: int = 0
-    """Frames that ran now, but for which the log holds no result."""
+    """Runs now for which the log holds no result (real time only)."""
     not_run: dict[str, int] = field(default_factory=dict)
-    """Frames that did not run now, by status."""
-    worst: list[Difference] = field(default_factory=list)
+    """Sets of frames that did not run now, by status."""
+    unrecorded: int = 0
+    """Logged results whose pixels are not in the log: not played."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader has to know of the state that it began with, and of holes."""
+    latency_ms: dict[str, list[float]] = field(default_factory=lambda: {"logged": [], "now": []})
+    """From start of frame to published, of the compared frames in order."""
+
+    @property
+    def equal(self) -> int:
+        return self.compared.equal
+
+    @property
+    def within(self) -> int:
+        return self.compared.within
+
+    @property
+    def mismatched(self) -> int:
+        return self.compared.mismatched
+
+    @property
+    def worst(self) -> list[Difference]:
+        return self.compared.worst
 
     @property
     def passed(self) -> bool:
-        """Whether every logged result was produced again."""
-        return self.mismatched == 0 and not self.not_run and self.equal + self.within > 0
+        """Whether every logged result was produced again, and the other bundle's were as near as asked for."""
+        other = self.against is None or (self.against.mismatched == 0 and self.against.compared > 0)
+        complete = self.mode == "real-time" or not self.not_run
+        return self.mismatched == 0 and complete and self.equal + self.within > 0 and other
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"passed": self.passed, **asdict(self)}
+        """For JSON: `compared` and `against` hold each output's error over time, for a page with plots."""
+        tree: dict[str, Any] = {"passed": self.passed, **self.__dict__, "compared": self.compared.as_dict()}
+        for name in ("equal", "within", "mismatched"):
+            tree[name] = getattr(self, name)
+        tree["against"] = None if self.against is None else self.against.as_dict()
+        return tree
 
 
 @dataclass(frozen=True)
-class Contract:
-    """What a log says of its frames and of the model that ran: the head of the log."""
+class Against:
+    """A second daemon, which serves the bundle to compare with; `rename`: what it calls the logged models."""
 
-    stream: str
-    opened: OpenStream
-    model: str
-    layout: Subscribed
+    sockets: Path
+    rename: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_contract(reader: LogReader) -> Contract:
-    """The pixel contract and the output layout of a log of one stream. Raises LogRefused (FORMAT)."""
-    opened: dict[str, OpenStream] = {}
-    layouts: dict[str, Subscribed] = {}
-    for message in reader.messages():
-        if message.kind == "format":
-            opened[_owner(message)] = messages.decode(Kind.OPEN_STREAM, message.data)  # type: ignore[assignment]
-        elif message.kind == "layout":
-            layouts[_owner(message)] = messages.decode(Kind.SUBSCRIBED, message.data)  # type: ignore[assignment]
-        elif message.kind == "submit":
-            break
-    if len(opened) != 1 or len(layouts) != 1:
-        raise LogRefused(
-            LogRefusal.FORMAT,
-            f"{reader.path.name} does not hold one camera and one model",
-            expected="one /camera/*/format and one /model/*/layout before the first frame",
-            found=f"{sorted(opened)} and {sorted(layouts)}",
-            todo="record one stream with one model",
-        )
-    (stream, open_stream), (model, layout) = opened.popitem(), layouts.popitem()
-    return Contract(stream, open_stream, model, layout)
+@dataclass(frozen=True)
+class Options:
+    """How to replay. `partial` takes a log that was cut off; `any_model` compares although another bundle serves than
+    was recorded; `warm_up`: runs to play before the start where there is no snapshot (None: all).
+    """
 
-
-def logged_frames(reader: LogReader) -> Iterator[LoggedFrame]:
-    """The frames of a log in order, each with the outputs that followed it."""
-    sequence, pixels, outputs = 0, b"", None
-    for message in reader.messages():
-        if message.kind == "submit":
-            if pixels:
-                yield LoggedFrame(sequence, pixels, outputs)
-            sequence, pixels, outputs = SUBMIT.unpack(message.data).sequence, b"", None
-        elif message.kind == "pixels":
-            pixels = message.data
-        elif message.kind == "outputs":
-            outputs = message.data
-    if pixels:
-        yield LoggedFrame(sequence, pixels, outputs)
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    start: Start = field(default_factory=Start)
+    warm_up: int | None = None
+    partial: bool = False
+    any_model: bool = False
+    against: Against | None = None
 
 
 def replay(
     sockets: Path,
     log: Path,
     *,
-    tolerance: Tolerance = EXACT,
+    tolerance: Tolerance | None = None,
     partial: bool = False,
     any_model: bool = False,
+    options: Options | None = None,
     on_frame: Callable[[int], None] | None = None,
 ) -> ReplayReport:
-    """Play `log` into the daemon behind `sockets` and compare.
+    """Play `log` into the daemon behind `sockets` in lock-step, and compare.
 
-    `partial` takes a log that was cut off; `any_model` compares although another bundle serves than was recorded.
-    Raises LogRefused where the log is not what it says, or (MODEL) another bundle serves.
+    The keywords before `options` are a short way to the most usual of them. Raises LogRefused where the log is not what
+    it says, or (MODEL) another bundle serves; Refused, OSError, TimeoutError, ConnectionLost from the sessions.
     """
+    if options is None:
+        options = Options(Tolerances(tolerance or Tolerance()), partial=partial, any_model=any_model)
     reader = LogReader(log)
-    info = reader.info()
-    if not (partial and not info.finished):
-        info.verify()
-    contract = read_contract(reader)
-    with Drive(sockets, contract.stream, contract.opened.format, contract.model) as drive:
-        logged, served = contract.layout.model_digest.hex(), drive.consumer.model_digest.hex()
-        if logged != served and not any_model:
-            raise LogRefused(
-                LogRefusal.MODEL,
-                f"{log.name} was recorded with another bundle of {contract.model!r}",
-                expected=logged,
-                found=served,
-                todo="serve the bundle of the log, or compare across bundles with --any-model",
-            )
-        report = ReplayReport(log.name, info.sha256, contract.model, logged, served)
-        for frame in logged_frames(reader):
-            _replay_frame(drive, frame, report, tolerance)
+    plan = read_plan(reader, options.start, partial=options.partial)
+    with ExitStack() as stack:
+        rigs = [stack.enter_context(Rig(sockets, plan.opened, list(plan.models)))]
+        if options.against is not None:
+            other = Rig(options.against.sockets, plan.opened, list(plan.models), rename=options.against.rename)
+            rigs.append(stack.enter_context(other))
+        report = begin_report(plan, rigs, options)
+        session = _LockStep(plan, rigs, options, report)
+        for run in runs(reader, plan):
+            session.step(run)
             if on_frame is not None:
                 on_frame(report.frames)
     return report
 
 
-def _replay_frame(drive: Drive, frame: LoggedFrame, report: ReplayReport, tolerance: Tolerance) -> None:
-    expected_bytes = drive.camera.stream_format.buffer_bytes
-    if len(frame.pixels) != expected_bytes:
-        raise LogRefused(
-            LogRefusal.FORMAT,
-            f"frame {frame.sequence} of {report.log} is not of the stream's format",
-            expected=f"{expected_bytes} bytes",
-            found=f"{len(frame.pixels)} bytes",
-            todo="do not use this log; record it again",
-        )
-
-    def fill(pixels: NDArray[np.uint8]) -> None:
-        pixels[:] = np.frombuffer(frame.pixels, np.uint8)
-
-    outcome = drive.step(fill, frame.sequence)
-    report.frames += 1
-    if outcome.delivery is None:
-        report.not_run[outcome.status] = report.not_run.get(outcome.status, 0) + 1
-    elif frame.outputs is None:
-        report.not_logged += 1
-    elif outputs_bytes(outcome.delivery) == frame.outputs:
-        report.equal += 1
-    else:
-        difference = _difference(frame, outcome.delivery, tolerance)
-        report.within += difference.within
-        report.mismatched += not difference.within
-        report.worst = sorted([*report.worst, difference], key=lambda one: -one.absolute)[:KEPT_WORST]
+def begin_report(plan: Plan, rigs: list[Rig], options: Options) -> ReplayReport:
+    """The head of a report. Raises LogRefused (MODEL) where another bundle serves, (TOLERANCES) for unknown outputs."""
+    outputs = [view.name for model in plan.models.values() for view in model.layout.outputs]
+    options.tolerances.require(outputs)
+    for name, model in plan.models.items():
+        logged, served = model.layout.model_digest.hex(), rigs[0].digest(name)
+        if logged != served and not options.any_model:
+            raise LogRefused(
+                LogRefusal.MODEL,
+                f"{plan.info.path.name} was recorded with another bundle of {name!r}",
+                expected=logged,
+                found=served,
+                todo="serve the bundle of the log, or compare across bundles with --any-model",
+            )
+    report = ReplayReport(
+        plan.info.path.name, plan.info.sha256, ", ".join(plan.models),
+        ", ".join(model.layout.model_digest.hex() for model in plan.models.values()),
+        ", ".join(rigs[0].digest(name) for name in plan.models),
+        compared=Comparison(options.tolerances),
+    )  # fmt: skip
+    if len(rigs) > 1:
+        report.against = Comparison(options.tolerances)
+        report.against_digest = ", ".join(rigs[1].digest(name) for name in plan.models)
+    return report
 
 
-def _difference(frame: LoggedFrame, delivery: Delivery, tolerance: Tolerance) -> Difference:
-    """The output that is furthest off; within only if every output is. Layouts that differ are infinitely far apart."""
-    if frame.outputs is None or len(outputs_bytes(delivery)) != len(frame.outputs):
-        return Difference(frame.sequence, "layout", float("inf"), within=False)
-    name, furthest, within, offset = "", -1.0, True, 0
-    for output, array in delivery.outputs.items():
-        logged = np.frombuffer(frame.outputs, array.dtype, array.size, offset).reshape(array.shape)
-        offset += array.nbytes
-        found, wanted = array.astype(np.float64), logged.astype(np.float64)
-        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-        with np.errstate(invalid="ignore"):
-            distance = np.where(same, 0.0, np.nan_to_num(np.abs(found - wanted), nan=np.inf))
-        within &= tolerance.allows(distance, wanted)
-        if (far := float(distance.max(initial=0.0))) > furthest:
-            name, furthest = output, far
-    return Difference(frame.sequence, name, furthest, within)
+def begin_state(plan: Plan, rigs: list[Rig], report: ReplayReport, name: str) -> ModelPlan | None:
+    """Gives a model the state it had where the replay begins; returns its plan where a snapshot was restored."""
+    model = plan.models[name]
+    has_state = [rig.has_state(name) for rig in rigs]
+    if not any(has_state):
+        if has_state[0] is None:
+            report.notes.append(f"{name}: this user may not control the daemon: any state was left as it was")
+        return None
+    for rig in rigs:
+        if model.snapshot is None:
+            rig.reset_state(name)
+        elif rig.has_state(name):
+            rig.restore_state(name, model.snapshot_data)
+    if model.snapshot is not None:
+        report.notes.append(f"{name}: state restored from the snapshot behind run {model.snapshot.fence_value}")
+        return model
+    report.notes.append(f"{name}: no snapshot before the start: the log's first run is taken to begin anew")
+    return None
 
 
-def _owner(message: LogMessage) -> str:
-    return message.topic.split("/")[2]
+class _LockStep:
+    """Plays run after run on every rig, and compares."""
+
+    def __init__(self, plan: Plan, rigs: list[Rig], options: Options, report: ReplayReport) -> None:
+        self._plan, self._rigs, self._report = plan, rigs, report
+        self._restored = {name: begin_state(plan, rigs, report, name) for name in plan.models}
+        self._stateful = {name for name in plan.models if any(rig.has_state(name) for rig in rigs)}
+        self._last: dict[str, tuple[int, int]] = {}
+        self._skip = {name: self._skipped(name, options) for name in plan.models}
+        self._holes: set[str] = set()
+
+    def _skipped(self, name: str, options: Options) -> int:
+        """Fence values up to this one are not played: a snapshot holds them, or nothing depends on them."""
+        model = self._plan.models[name]
+        restored, start = self._restored[name], model.start
+        if start is None:
+            return 1 << 64  # nothing of this model lies behind the start
+        if restored is not None and restored.snapshot is not None:
+            return restored.snapshot.fence_value
+        if name not in self._stateful:
+            return start.fence_value - 1
+        return 0 if options.warm_up is None else start.fence_value - 1 - options.warm_up
+
+    def step(self, run: LoggedRun) -> None:
+        """One run of the log."""
+        start = self._plan.models[run.model].start
+        same_timeline = start is None or run.receipt.timeline == start.timeline
+        if not run.compared and same_timeline and run.receipt.fence_value <= self._skip[run.model]:
+            return
+        if any(frame is None or frame.pixels is None for frame in run.frames):
+            self._report.unrecorded += 1
+            self._note_hole(run.model, f"the frames of result {run.sequence} are not in the log")
+            return
+        self._follow_state(run)
+        played = [rig.play(run) for rig in self._rigs]
+        self._report.frames += 1
+        if played[0].delivery is None:
+            self._report.not_run[played[0].status] = self._report.not_run.get(played[0].status, 0) + 1
+        elif run.compared:
+            self._compare(run, played)
+
+    def _follow_state(self, run: LoggedRun) -> None:
+        """State is reset where it was; runs that the log knows nothing of are told of."""
+        if run.model not in self._stateful:
+            return
+        timeline, fence = self._last.get(run.model, (run.receipt.timeline, run.receipt.fence_value - 1))
+        if (run.was_reset or timeline != run.receipt.timeline) and not self._is_restored(run):
+            for rig in self._rigs:
+                rig.reset_state(run.model)
+        elif run.receipt.fence_value > fence + 1:
+            count = run.receipt.fence_value - fence - 1
+            self._note_hole(run.model, f"{count} runs before result {run.sequence} are not in the log")
+        self._last[run.model] = run.receipt.timeline, run.receipt.fence_value
+
+    def _is_restored(self, run: LoggedRun) -> bool:
+        """Whether the snapshot that was restored is of after the reset that this run tells of."""
+        restored = self._restored[run.model]
+        taken = None if restored is None else restored.snapshot
+        return run.model not in self._last and taken is not None and taken.state_epoch == run.receipt.state_epoch
+
+    def _note_hole(self, model: str, what: str) -> None:
+        if model in self._stateful and model not in self._holes:
+            self._holes.add(model)
+            self._report.notes.append(f"{model}: {what}: its state may go another way from there")
+
+    def _compare(self, run: LoggedRun, played: list[Played]) -> None:
+        report, now = self._report, played[0].delivery
+        assert now is not None
+        found = self._rigs[0].outputs(run.model, now)
+        report.compared.add(run.sequence, found, arrays_of(run.layout.outputs, run.outputs))
+        for name, receipt in (("logged", run.receipt), ("now", now.receipt)):
+            began_ns = min(frame.sof_monotonic_ns for frame in receipt.frames)
+            report.latency_ms[name].append((receipt.published_ns - began_ns) / NS_PER_MS)
+        if report.against is not None:
+            other = played[1].delivery
+            theirs = {} if other is None else self._rigs[1].outputs(run.model, other)
+            report.against.add(run.sequence, theirs, found)

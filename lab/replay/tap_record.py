@@ -72,7 +72,9 @@ class Recorder:
         self.recorded = Recorded()
         self._consumers: dict[str, Consumer] = {}
         self._models: dict[str, bytes] = {}  # that serve: their digests
-        self._missed: dict[str, int] = {}
+        self._missed: dict[str, int] = {}  # of the present subscription, and of those before it
+        self._missed_before: Counter[str] = Counter()
+        self._resubscribe: list[str] = []
         self._buffers: dict[int, str] = {}
         self._tap = Tap.open(sockets / "consumer.sock", pixels=pixels)
         self._pixels = pixels
@@ -112,11 +114,17 @@ class Recorder:
         ready = poll.poll(_POLL_MS)
         for descriptor in watched:
             poll.unregister(descriptor)
-        while (event := self._tap.next_event()) is not None:
+        delivered = [(model, self._read_results(model)) for model in list(self._consumers)]
+        while (event := self._tap.next_event()) is not None:  # only now: a frame is told of before its result
             self._take(event)
         self.recorded.missed = self._tap.missed
-        for model in list(self._consumers):
-            self._take_results(model)
+        for model, deliveries in delivered:
+            for delivery in deliveries:
+                self._take_result(model, delivery)
+        while self._resubscribe:
+            model = self._resubscribe.pop()
+            if model not in self._consumers:  # the note of the new bundle may have come before
+                self._try_to_subscribe(model)
         return bool(ready)
 
     def _take(self, event: TapEvent) -> None:
@@ -186,23 +194,27 @@ class Recorder:
         layout = messages.encode(consumer.subscribed, descriptors=1)[HEADER_BYTES:]
         self._log.write(f"/model/{model}/layout", layout, time.monotonic_ns())
 
-    def _take_results(self, model: str) -> None:
-        consumer = self._consumers[model]
+    def _read_results(self, model: str) -> list[Delivery]:
+        """Everything that waits; subscribes anew where the subscription has ended."""
+        consumer, read = self._consumers[model], list[Delivery]()
         try:
             while True:
-                self._take_result(model, consumer.recv())
+                read.append(consumer.recv())
         except TimeoutError:
-            return
+            pass
         except (ConnectionLost, Refused):  # its outputs changed with another bundle, or the daemon ends
             self._consumers.pop(model).close()
-        self._try_to_subscribe(model)
+        self._missed[model] = read[-1].missed if read else self._missed[model]
+        missed = self._missed_before[model] + self._missed[model] + consumer.torn
+        self.recorded.results_missed[model] = missed
+        if model not in self._consumers:
+            self._missed_before[model] = missed
+            self._resubscribe.append(model)
+        return read
 
     def _take_result(self, model: str, delivery: Delivery) -> None:
         self.recorded.results[model] += 1
-        consumer, published_ns = self._consumers[model], delivery.receipt.published_ns
-        missed = delivery.missed + consumer.torn
-        self.recorded.results_missed[model] += missed - self._missed[model]
-        self._missed[model] = missed
+        published_ns = delivery.receipt.published_ns
         self._log.write(f"/model/{model}/result", RESULT.pack(delivery.result), published_ns)
         self._log.write(f"/model/{model}/outputs", outputs_bytes(delivery), published_ns)
 

@@ -117,7 +117,7 @@ def test_the_command_exits_3_on_a_mismatch_and_0_otherwise(
     assert re.search(r"worst: frame \d, values off by \d+$", said, re.MULTILINE)
     assert f'"mismatched": {FRAMES}' in (tmp_path / "r.json").read_text()
     assert cli.main(["replay", str(tmp_path / "absent.mcap"), *where]) == 3
-    assert cli.main(["log", str(log_path)]) == 0
+    assert cli.main(["log", "info", str(log_path)]) == 0
 
 
 def played_spec(folder: Path) -> Path:

@@ -1,0 +1,176 @@
+"""One daemon as a replay drives it: a camera for each logged stream, a consumer for each model, and its state.
+
+`play` gives one set of frames and waits until it has settled. Frames start when they are submitted, a set's frames as
+far apart as they were; sequence numbers are the rig's own, rising however the log's go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abi.colour import ClockId
+from abi.flat import Release, ReleaseStatus
+from abi.messages import DeliveryPolicy, OpenStream, SetAux
+from abi.packet import RefusalCode
+from abi.snapshot import decode
+from client.camera import Camera
+from client.consumer import Consumer, Delivery
+from client.control import Control
+from client.errors import Refused
+from lab.replay.compare import values_of
+from lab.replay.played import LoggedFrame, LoggedRun
+from lab.replay.refusal import LogRefusal, LogRefused
+
+SLOTS = 4
+QUEUE = 4
+NAME = "replay"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of one run: its result, or how its frames ended (`late`, `stale`, a refusal's code …)."""
+
+    delivery: Delivery | None
+    status: str
+
+
+class Rig:
+    """Sessions against the daemon behind `sockets`, for these streams and models. Use as a context manager.
+
+    `rename`: what a logged model is called there, where that differs.
+    """
+
+    def __init__(self, sockets: Path, opened: Mapping[str, OpenStream], models: list[str], *,
+                 rename: Mapping[str, str] | None = None, slots: int = SLOTS,
+                 timeout_s: float = 30.0) -> None:  # fmt: skip
+        """Raises Refused where the daemon does not take a stream or has no such model, OSError, ConnectionLost."""
+        self.timeout_s = timeout_s
+        self._names = {model: (rename or {}).get(model, model) for model in models}
+        self._last_sof_ns: dict[str, int] = {}
+        self._sequence = 0
+        self._aux_ns: dict[str, int] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.cameras: dict[str, Camera] = {}
+        self._control: Control | None = None
+        with ExitStack() as stack:
+            for model, name in self._names.items():
+                consumer = Consumer.subscribe(sockets / "consumer.sock", name, DeliveryPolicy.EVERY, QUEUE, name=NAME)
+                self.consumers[model] = stack.enter_context(consumer)
+            for stream, one in opened.items():
+                played = replace(one.format, clock=ClockId.MONOTONIC)
+                camera = Camera.open(sockets / "camera.sock", stream, played, slots, name=NAME)
+                self.cameras[stream] = stack.enter_context(camera)
+            try:
+                self._control = stack.enter_context(Control(sockets / "control.sock", name=NAME, timeout_s=timeout_s))
+            except Refused:  # who may not control it plays without touching state
+                self._control = None
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def digest(self, model: str) -> str:
+        """SHA-256 (hex) of the signed statement of what serves as this model."""
+        return self.consumers[model].model_digest.hex()
+
+    def has_state(self, model: str) -> bool | None:
+        """Whether a model keeps recurrent state; None where this user may not ask."""
+        if self._control is None:
+            return None
+        header, _ = decode(self._control.snapshot_state(self._names[model]))
+        return bool(header.states)
+
+    def reset_state(self, model: str) -> None:
+        """To its initial value. Raises LogRefused where this user may not."""
+        self._require_control(model).reset_state(self._names[model])
+
+    def restore_state(self, model: str, snapshot: bytes) -> None:
+        """To a snapshot's. Raises LogRefused where this user may not, Refused where it does not fit."""
+        self._require_control(model).restore_state(snapshot, self._names[model])
+
+    def _require_control(self, model: str) -> Control:
+        if self._control is None:
+            raise LogRefused(
+                LogRefusal.STATE, f"the state of {model} must be set", expected="a user that may control the daemon",
+                found="one that may not", todo="list it under [control], or replay a model without state",
+            )  # fmt: skip
+        return self._control
+
+    def set_aux(self, value: SetAux, age_ns: int) -> None:
+        """Set an aux input as old as it was for the run that follows; never older than what was set before."""
+        now_ns = time.monotonic_ns()
+        time_ns = min(now_ns, max(now_ns - max(0, age_ns), self._aux_ns.get(value.name, 0)))
+        self._aux_ns[value.name] = time_ns
+        next(iter(self.cameras.values())).set_aux(value.name, time_ns, value.value)
+
+    def play(self, run: LoggedRun) -> Played:
+        """Give the run's frames to the daemon and wait for its result. Every frame must have its pixels.
+
+        Raises TimeoutError, ConnectionLost, Refused.
+        """
+        frames = [frame for frame in run.frames if frame is not None]
+        sof_ns = [one.sof_monotonic_ns for one in run.receipt.frames]
+        for value in run.aux:
+            self.set_aux(value, run.receipt.submitted_ns - value.time_ns)
+        self._sequence += 1
+        for frame, behind_ns in zip(frames, (max(sof_ns) - one for one in sof_ns), strict=True):
+            self.submit(frame, behind_ns, self._sequence)
+        releases = [self._settled(frame.stream, self._sequence) for frame in frames]
+        if any(release.status != ReleaseStatus.RUN for release in releases):
+            return Played(None, next(_status(one) for one in releases if one.status != ReleaseStatus.RUN))
+        return Played(self._result(run.model, self._sequence), "run")
+
+    def submit(self, frame: LoggedFrame, behind_ns: int, sequence: int) -> None:
+        """Give one frame that starts `behind_ns` before now, later where the stream's time would not rise."""
+        camera = self.cameras[frame.stream]
+        given = camera.acquire(self.timeout_s)
+        if frame.pixels is None or len(frame.pixels) != len(given.pixels):
+            camera.discard(given)
+            raise LogRefused(
+                LogRefusal.FORMAT, f"frame {frame.submit.sequence} of {frame.stream} is not of the stream's format",
+                expected=f"{camera.stream_format.buffer_bytes} bytes", found=f"{len(frame.pixels or b'')} bytes",
+                todo="do not use this log; record it again",
+            )  # fmt: skip
+        given.pixels[:] = np.frombuffer(frame.pixels, np.uint8)
+        last_ns = self._last_sof_ns.get(frame.stream, 0)
+        while (sof_ns := time.monotonic_ns() - behind_ns) <= last_ns:
+            time.sleep((last_ns - sof_ns) / 1e9 + 1e-6)
+        self._last_sof_ns[frame.stream] = sof_ns
+        camera.submit(given, sequence, sof_ns)
+
+    def outputs(self, model: str, delivery: Delivery) -> dict[str, NDArray[Any]]:
+        """A result's outputs as they are compared: bfloat16 as float32."""
+        views = {view.name: view for view in self.consumers[model].subscribed.outputs}
+        return {name: values_of(views[name], array) for name, array in delivery.outputs.items()}
+
+    def _settled(self, stream: str, sequence: int) -> Release:
+        camera = self.cameras[stream]
+        deadline_s = time.monotonic() + self.timeout_s
+        while True:
+            for release in camera.releases():
+                if release.sequence == sequence:
+                    return release
+            if not camera.wait(max(0.0, deadline_s - time.monotonic())):
+                raise TimeoutError(f"frame {sequence} of {stream} was not released within {self.timeout_s} s")
+
+    def _result(self, model: str, sequence: int) -> Delivery:
+        while True:
+            delivery = self.consumers[model].recv(self.timeout_s)
+            if delivery.receipt.frames[0].sequence == sequence:
+                return delivery
+
+
+def _status(release: Release) -> str:
+    status = ReleaseStatus(release.status)
+    return (status if status is not ReleaseStatus.REFUSED else RefusalCode(release.code)).name.lower()
