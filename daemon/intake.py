@@ -52,6 +52,7 @@ class Intake:
         self._behind = CatchUp(() if state_only is None else state_only.positions, primary.max_skew_ns)
         self._newest_ns: list[int | None] = [None] * len(queue_frames)
         self._busy = False
+        self._held_back = 0
         self.run_by(entries.active)
 
     def run_by(self, entry: Entry) -> None:
@@ -107,6 +108,10 @@ class Intake:
     def refresh(self, now_ns: int) -> int:
         """Says in the claim whether a set could run now, and drops what cannot; returns how many sets it missed."""
         self._busy = False
+        if self._claim.held_back != self._held_back:  # another set has waited for a model of higher priority
+            self._held_back = self._claim.held_back
+            self._times.note_drop(keep_runs=1)
+            self._claim.run_ns = self._times.p99_ns
         sof_ns, drops = self._scheduler.ready(now_ns, self._times.p99_ns)
         self._claim_set(sof_ns)
         return self._drop(drops, now_ns)

@@ -2,8 +2,8 @@
 
 A sliding window of the last 128 runs in log-spaced buckets: fixed memory, nothing allocated by a run. The p99 is an
 upper bound within 9 % (one bucket) and lets one outlier in a full window pass; a window of fewer than 100 has its
-maximum as p99. An estimate that only ever refuses runs would never be corrected: after a few frames in a row that were
-dropped for it alone the slowest sample is forgotten at each, until a run may show again how long it takes.
+maximum as p99. An estimate that only ever refuses runs would never be corrected: after a few frames in a row that did
+not run for it alone the slowest sample is forgotten at each, until a run may show again how long it takes.
 """
 
 from bisect import bisect_left
@@ -53,10 +53,10 @@ class RunTimes:
         self.last_ns = run_ns
         self._update()
 
-    def note_drop(self) -> None:
-        """A frame was dropped because a run of `p99_ns` would have ended after its deadline, which is still to come."""
+    def note_drop(self, keep_runs: int = 0) -> None:
+        """A frame did not run for this estimate alone. `keep_runs`: so many samples, the fastest, always stay."""
         self._drops += 1
-        if self._drops > PATIENCE_DROPS and self._runs:
+        if self._drops > PATIENCE_DROPS and self._runs > keep_runs:
             slowest = self._bucket_of_run.index(self._top)
             self._bucket_of_run[slowest] = _BUCKETS
             self._forget(self._top)

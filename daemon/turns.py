@@ -5,7 +5,7 @@ then the older frame. A run cannot be interrupted, so a claim waits while its ru
 would make the next frames of a model of higher priority late: those that wait, and those that are expected one period
 after the last. The next sets of all higher claims are laid out on the device twice, with the run before them and
 without; it starts if nobody who is in time without it becomes late by it. Where a set could not be in time anyway, or
-its frame does not come, the set after it counts.
+its frame does not come, the set after it counts, until the camera has been silent for a while.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _NEVER_NS = 1 << 62
+_SILENT_PERIODS = 3  # a camera from which so many frames in a row did not come is not waited for
 
 
 class Ready(NamedTuple):
@@ -46,13 +47,18 @@ class Claim:
     _held_sof_ns: int = field(default=-1, repr=False)
 
     def next_set(self, now_ns: int) -> Ready | None:
-        """The next set that could still be in time: the one that waits, or the first that is expected."""
+        """The next set that could still be in time: the one that waits, or the first that is expected.
+
+        None where nothing waits, and nothing is expected: no camera, one that has fallen silent, or no deadline.
+        """
         if self.ready is not None and self._is_hopeful(self.ready, now_ns):
             return self.ready
         if self.last_sof_ns is None or not self.period_ns or not self.deadline_ns:
             return self.ready
         behind_ns = now_ns + self.run_ns - (self.last_sof_ns + self.deadline_ns)
         periods = max(1, -(-behind_ns // self.period_ns))
+        if periods > 1 + _SILENT_PERIODS:
+            return self.ready
         sof_ns = self.last_sof_ns + periods * self.period_ns
         return Ready(sof_ns, sof_ns + self.deadline_ns)
 

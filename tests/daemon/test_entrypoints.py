@@ -16,6 +16,7 @@ from abi.messages import DeliveryPolicy
 from client.camera import Camera
 from client.consumer import Consumer, Delivery
 from daemon.camera_stream import CameraStream
+from daemon.health import Notifier
 from tests.support.bundles import BundleMaker, Pixels, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 from tests.support.roles import RoleModel, total
@@ -238,8 +239,10 @@ def test_a_lighter_entrypoint_runs_while_misses_persist_and_shares_the_state(
 
 @pytest.mark.parametrize("how", ["reset-state", "activate"])
 def test_a_model_that_stops_says_so_everywhere_and_comes_back_by_command(
-    tmp_path: Path, maker: BundleMaker, how: str
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(Notifier, "send", lambda notifier, **fields: told.append(fields))
     model = RoleModel(deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.STOP)
     newer = RoleModel(version="2.0.0", release=2, deadline_ns=DEADLINE_NS, misses=(1, 4), on_misses=MissPolicy.STOP)
     with (
@@ -255,7 +258,7 @@ def test_a_model_that_stops_says_so_everywhere_and_comes_back_by_command(
         status = daemon.status()
         assert (status["models"][0]["mode"], status["streams"]["road"]["reasons"]["stopped"]) == ("stopped", 1)
         assert {'fenced_mode{model="tiny",mode="stopped"} 1', "fenced_ready 0"} <= set(control.metrics().splitlines())
-        assert daemon.service.standing.text() == "serving nothing; tiny is stopped"
+        assert told[-1] == {"STATUS": "serving nothing; tiny is stopped"}
         if how == "activate":
             control.activate(newer.write(maker))
         else:

@@ -68,6 +68,14 @@ def test_an_estimate_that_refuses_every_frame_gives_way_until_one_may_run() -> N
     assert math.isclose(times.p99_ns, 2 * MS, rel_tol=BUCKET - 1)
 
 
+def test_what_is_never_forgotten_is_the_fastest_run_that_was_measured() -> None:
+    times = filled(900 * MS, 30 * MS, 50 * MS)
+    for _ in range(PATIENCE_DROPS + 20):
+        times.note_drop(keep_runs=1)
+    assert 30 * MS <= times.p99_ns <= 30 * MS * BUCKET
+    assert times.runs == 1
+
+
 def test_a_run_between_two_drops_renews_the_patience() -> None:
     times = filled(*[50 * MS] * 10)
     for _ in range(20):

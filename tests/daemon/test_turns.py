@@ -53,6 +53,9 @@ def test_a_run_of_lower_priority_waits_for_the_frame_that_is_expected() -> None:
     assert turns.pick(100) is None
     assert low.held_back == 1  # the same set
     assert turns.pick(131) is low  # it has not come: the next one is due at 250
+    assert turns.pick(191) is None
+    assert turns.pick(391) is None  # three frames did not come, and the fourth still may
+    assert turns.pick(431) is low  # it has fallen silent
     high.last_sof_ns = None  # its camera has gone
     assert turns.pick(91) is low
 
