@@ -26,8 +26,9 @@ from daemon.loop import Loop
 from daemon.roster import Roster
 from daemon.switching import Switching
 from daemon.trust_store import VehicleTrust
-from signing import container, envelope, store
+from signing import container, envelope, statement, store
 from signing.refusal import Refused
+from signing.trust import require_contents
 
 _TAKE_EFFECT = ("path", "root_paths", "bundle_paths")
 _EXTEND_EVERY_NS = 2_000_000_000
@@ -48,11 +49,11 @@ class ReloadHost(Protocol):
 
 @dataclass(frozen=True)
 class _Read:
-    """What the files say: the new configuration, the roots as bytes, and of each bundle the digest that it claims."""
+    """What the files say: the new configuration, the roots as bytes, and of each bundle its digest."""
 
     config: Config
     roots: tuple[bytes, ...]
-    claimed: tuple[tuple[str, str], ...]
+    digests: tuple[tuple[str, str], ...]
 
 
 class Reload:
@@ -94,7 +95,11 @@ class Reload:
                 store.read_file(path, limit_bytes=container.ENVELOPE_LIMIT_BYTES) for path in config.root_paths
             )
             self._host.trust.prepare(roots)
-            read = _Read(config, roots, tuple((path, _claimed_digest(path)) for path in config.bundle_paths))
+            read = _Read(
+                config,
+                roots,
+                tuple((path, _digest_of(path, config.limits.bundle_bytes)) for path in config.bundle_paths),
+            )
         except (ConfigError, Refused, OSError) as error:
             complaint = str(error)
             self._host.loop.call_soon(lambda: self._fail(complaint))
@@ -118,7 +123,7 @@ class Reload:
         if differing:
             self._complaints.append(f"only a restart takes up {', '.join(differing)}")
         serving = {pipeline.model.bundle.digest for pipeline in self._host.roster.pipelines.values()}
-        self._activate([path for path, digest in read.claimed if digest not in serving])
+        self._activate([path for path, digest in read.digests if digest not in serving])
 
     def _activate(self, paths: list[str]) -> None:
         if not paths:
@@ -165,21 +170,20 @@ def _require_known_folders(paths: Sequence[str], config: Config) -> None:
             raise ConfigError("root_paths", f"files in {' or '.join(known)}, until a restart", path)
 
 
-def _claimed_digest(path: str) -> str:
-    """The digest of the statement in a bundle's file, unverified; "" where there is none to be read.
+def _digest_of(path: str, limit_bytes: int) -> str:
+    """The digest of the statement of a bundle that is whole; "" for any other file, which loading then refuses by name.
 
-    Only to tell whether the file is the one that serves: what differs is read and verified whole.
+    No signature is looked at: it only tells whether the file is the one that serves.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        sealed = store.read_bundle(path, limit_bytes=limit_bytes)
+    except Refused:
         return ""
     try:
-        span = container.read_header(os.pread(descriptor, container.HEADER_BYTES, 0))
-        raw = os.pread(descriptor, span.size_bytes, span.offset_bytes)
-        payload = envelope.parse(raw, payload_type=envelope.BUNDLE_PAYLOAD_TYPE).payload
-    except (OSError, Refused):
+        payload = envelope.parse(sealed.envelope, payload_type=envelope.BUNDLE_PAYLOAD_TYPE).payload
+        require_contents(sealed, statement.decode(payload))
+    except Refused:
         return ""
     finally:
-        os.close(descriptor)
+        sealed.close()
     return hashlib.sha256(payload).hexdigest()
