@@ -11,8 +11,10 @@ import pytest
 
 from abi.format import StreamFormat
 from lab import cli
-from lab.replay.log import SUMMARY, LogReader
+from lab.replay.log import SUMMARY, LogReader, LogWriter
 from lab.replay.picture import rgb_of, write_png
+from lab.replay.pictures import camera_of, pictures
+from lab.replay.refusal import LogRefused
 from lab.replay.replay import replay
 from lab.replay.source import RoadSource
 from tests.lab.replay.recording import drive, recording
@@ -102,3 +104,13 @@ def test_a_road_looks_like_a_road(tmp_path: Path) -> None:
     assert abs(road - road.mean()).max() < 40  # grey
     write_png(tmp_path / "road.png", shown)
     assert np.array_equal(read(tmp_path / "road.png")[0], shown)
+
+
+def test_the_pictures_of_one_camera_can_be_had_alone(log: Path, tmp_path: Path) -> None:
+    assert camera_of(LogReader(log)).stream == "road"
+    found = [(one.sequence, one.pixels) for one in pictures(LogReader(log))]
+    assert found == [(sequence, picture(sequence).tobytes()) for sequence in range(1, 7)]
+    with LogWriter(tmp_path / "none.mcap") as writer:
+        writer.write("/note/x", b"{}", 1)
+    with pytest.raises(LogRefused, match="does not hold one camera"):
+        camera_of(LogReader(tmp_path / "none.mcap"))
