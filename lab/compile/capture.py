@@ -143,7 +143,7 @@ class CapturedFunction:
             for one, tensor in zip(self._inputs or (), tensors, strict=self._inputs is not None)
             if one.kind is BufferKind.STATE
         ]
-        return [bytes(one.data()) for one in (*outputs, *states)]
+        return [_contents(one) for one in (*outputs, *states)]
 
     def captured(self, values: Sequence[bytes], *, poison: bool = False) -> list[bytes]:
         """Output bytes, then state bytes, of a replay of the recorded calls.
@@ -173,6 +173,11 @@ class CapturedFunction:
                     base = arguments[slot].buffer.base.ensure_allocated()
                     written[id(base)] = base
         return list(written.values())
+
+
+def _contents(tensor: Any) -> bytes:
+    """A tensor's bytes. Its own `data()` has no float16 before Python 3.12."""
+    return bytes(tensor.contiguous().realize().uop.buffer.ensure_allocated().as_memoryview())
 
 
 def _device_frame(frame: bytes) -> Any:

@@ -230,3 +230,30 @@ def test_quantised_nodes_compile(tmp_path: Path) -> None:  # cases/runtime.md ro
     ]
     edits = {"onnxruntime_tolerance = 1e-3": "onnxruntime_tolerance = 0.05"}  # a value on a rounding edge may fall over
     compiled(tmp_path, tiny_model(nodes, [scale, zero, weights("w", 576, 6)]), edits)
+
+
+def test_a_convolution_of_integers_compiles_and_integers_without_an_operator_are_refused_by_it(
+    tmp_path: Path,
+) -> None:  # cases/runtime.md row 21
+    scale, zero = (numpy_helper.from_array(np.array(value, kind), name)
+                   for value, kind, name in ((0.0173, np.float32, "scale"), (3, np.int8, "zero")))  # fmt: skip
+    kernel = np.random.default_rng(2).integers(-9, 9, (4, 3, 3, 3)).astype(np.int8)
+    constants = [scale, zero, numpy_helper.from_array(kernel, "k"), weights("w", 4 * 10 * 14, 6),
+                 numpy_helper.from_array(np.array(0.11, np.float32), "wide"),
+                 numpy_helper.from_array(np.array(0.02, np.float32), "fine"),
+                 numpy_helper.from_array(np.array(0, np.int8), "none")]  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["image", "scale", "zero"], ["q"]),
+        helper.make_node("QLinearConv", ["q", "scale", "zero", "k", "fine", "none", "wide", "none"], ["c"]),
+        helper.make_node("DequantizeLinear", ["c", "wide", "none"], ["d"]),
+        helper.make_node("Flatten", ["d"], ["f"]),
+        helper.make_node("Gemm", ["f", "w"], ["result"]),
+    ]
+    edits = {"onnxruntime_tolerance = 1e-3": "onnxruntime_tolerance = 0.5"}  # a value on a rounding edge may fall over
+    compiled(tmp_path, tiny_model(nodes, constants), edits)
+    nodes[1] = helper.make_node("QLinearSigmoid", [*nodes[1].input[:3], "wide", "none"], ["c"], "quick",
+                                domain="com.microsoft")  # fmt: skip
+    with pytest.raises(CompileRefused) as refused:
+        compiled(tmp_path, tiny_model(nodes, constants), edits)
+    assert refused.value.code is CompileRefusal.FOREIGN_DOMAIN
+    assert "'quick' (QLinearSigmoid)" in refused.value.what
