@@ -18,6 +18,7 @@ from client.camera import Camera
 from client.consumer import Consumer
 from client.control import Control
 from client.errors import Refused
+from daemon import device_watch
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
@@ -138,6 +139,52 @@ def test_a_shadow_ends_when_something_else_serves(tmp_path: Path, maker: BundleM
             run_one(camera, consumer, 2, picture(2))
             assert ended(camera)["run"] == 2
     assert last_audit(tmp_path, "shadow.ended")["compared"] == 1
+
+
+def test_a_shadow_ends_when_the_release_that_it_follows_is_taken_back(tmp_path: Path, maker: BundleMaker) -> None:
+    new, newest = maker.write(NEW), maker.write(replace(NEW, version="3.0.0", release=3))
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        control.activate(new)
+        control.shadow(newest)
+        daemon.service.roster.pipelines["tiny"].counters.canary += 100
+        daemon.wait_for(lambda status: status["models"][0]["release"] == 1)
+        assert report(control)["ended"] == "another release serves"
+        assert control.status()["device"]["memory"]["executables"] == 1
+
+
+def test_a_private_copy_of_the_frame_serves_the_shadow_too(tmp_path: Path, maker: BundleMaker) -> None:
+    new = maker.write(replace(OLD, version="2.0.0", release=2))
+    more = '[stream.road]\nisolation = "copy"\n'
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more=more) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.shadow(new)
+        feed(camera, consumer, 0, 3, OLD)
+        found = report(control)
+        assert (found["compared"], found["within"]) == (3, 3)
+
+
+def test_a_shadow_that_hangs_costs_its_run_and_no_result(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 20_000_000_000)  # the kernel ends by itself, however slowly
+    slow = maker.write(TinyModel("slow", version="2.0.0", release=2, budget_ns=100_000_000))
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.shadow(slow)
+        run_one(camera, consumer, 1, picture(1, first=255))
+        daemon.wait_for(lambda status: status["faults"]["device_resets"] == 1)
+        assert report(control)["skipped"]["device"] == 1
+        run_one(camera, consumer, 2, picture(2))
+        assert ended(camera)["run"] == 2
+        assert control.status()["models"][0]["runs"]["device_errors"] == 0
 
 
 def test_recurrent_state_is_copied_at_the_start_and_after_every_gap(tmp_path: Path, maker: BundleMaker) -> None:

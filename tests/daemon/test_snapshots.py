@@ -137,8 +137,11 @@ def test_memory_that_can_still_change_is_refused(tmp_path: Path, maker: BundleMa
     path = tmp_path / "file"
     path.write_bytes(bytes(64))
     with DaemonThread(tmp_path, [maker.write(MODEL)], maker) as daemon:
+        with daemon.control() as control:
+            data = control.snapshot_state()
         connection = Connection(str(daemon.sockets / "control.sock"), Role.CONTROL, "hostile", LIMIT_S)
-        made = [create_sealed("writable", 64), os.open(path, os.O_RDONLY), os.eventfd(0)]
+        made = [create_sealed("writable", len(data)), os.open(path, os.O_RDONLY), os.eventfd(0)]
+        os.pwrite(made[0], data, 0)  # a good one, as long as nobody writes
         with connection, no_descriptor_leaks():
             for descriptor in made:
                 with pytest.raises(Refused) as refused:

@@ -14,8 +14,11 @@ import pytest
 
 from abi.packet import RefusalCode
 from client.errors import Refused
+from daemon import device_watch
 from daemon.audit import AuditLog
 from daemon.trials import Trial, TrialRefused, Trials, Verdict
+from hal.accelerator import Executable, Module
+from hal.cpu import CpuAccelerator
 from signing import store
 from tests.daemon.test_process import Process
 from tests.daemon.test_trust_store import confirmed, events, serve
@@ -104,6 +107,37 @@ def test_where_nothing_else_may_serve_a_release_is_tried_again(
         child.kill()
         child.communicate()
     assert "bundle.tried-again" in kinds(tmp_path)
+
+
+def test_a_trial_is_on_the_disk_before_any_code_of_the_release_runs(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = confirm_old(tmp_path, maker)
+    kept, load = [], CpuAccelerator.load
+
+    def read_then_load(self: CpuAccelerator, module: Module) -> Executable:
+        kept.append(json.loads((tmp_path / "state" / "trials.json").read_text()))
+        return load(self, module)
+
+    monkeypatch.setattr(CpuAccelerator, "load", read_then_load)
+    with DaemonThread(tmp_path, [old], maker, more=MORE) as daemon, daemon.control() as control:
+        digest = control.activate(maker.write(NEW))["digest"]
+    confirmed_start, activation = kept
+    assert confirmed_start == []  # a confirmed release is not on trial
+    assert [(one["digest"], one["instead"], len(one["begun_unix_s"])) for one in activation] == [(digest, str(old), 1)]
+
+
+def test_a_device_that_is_lost_is_a_death(tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm_old(tmp_path, maker)
+    monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 1)
+    hanging = maker.write(TinyModel("slow", version="2.0.0", release=2, budget_ns=20_000_000))
+    daemon = DaemonThread(tmp_path, [hanging], maker, more=MORE)
+    with daemon.camera_when_ready() as camera:
+        submit(camera, 1, picture(1, first=255))
+        assert daemon.lost.wait(LIMIT_S)
+    daemon.join()
+    (trial,) = json.loads((tmp_path / "state" / "trials.json").read_text())
+    assert len(trial["begun_unix_s"]) == 1
 
 
 def test_stops_in_order_are_no_deaths(tmp_path: Path, maker: BundleMaker) -> None:
