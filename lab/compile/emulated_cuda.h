@@ -15,10 +15,12 @@
 struct Dim { unsigned x, y, z; };
 static Dim gridDim, blockDim, blockIdx, threadIdx;
 
-#define FENCED_VECTORS(scalar, name)                                                            \
+#define FENCED_PAIR(scalar, name)                                                               \
   struct alignas(2 * sizeof(scalar)) name##2 { scalar x, y; };                                  \
+  static inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }
+#define FENCED_VECTORS(scalar, name)                                                            \
+  FENCED_PAIR(scalar, name)                                                                     \
   struct alignas(4 * sizeof(scalar)) name##4 { scalar x, y, z, w; };                            \
-  static inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                   \
   static inline name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
 FENCED_VECTORS(float, float)
 FENCED_VECTORS(int, int)
@@ -27,6 +29,22 @@ FENCED_VECTORS(short, short)
 FENCED_VECTORS(unsigned short, ushort)
 FENCED_VECTORS(signed char, char)
 FENCED_VECTORS(unsigned char, uchar)
+
+
+// In the place of cuda_fp16.h and cuda_bf16.h: functions are the float's, rounded.
+typedef _Float16 half;
+typedef __bf16 nv_bfloat16;
+FENCED_PAIR(half, half)
+FENCED_PAIR(nv_bfloat16, nv_bfloat16)
+#define FENCED_ROUNDED(scalar)                                                                  \
+  static inline scalar hexp2(scalar x) { return (scalar)exp2f((float)x); }                      \
+  static inline scalar hlog2(scalar x) { return (scalar)log2f((float)x); }                      \
+  static inline scalar hsin(scalar x) { return (scalar)sinf((float)x); }                        \
+  static inline scalar hsqrt(scalar x) { return (scalar)sqrtf((float)x); }                      \
+  static inline scalar htrunc(scalar x) { return (scalar)truncf((float)x); }                    \
+  static inline scalar hrcp(scalar x) { return (scalar)(1 / (float)x); }
+FENCED_ROUNDED(half)
+FENCED_ROUNDED(nv_bfloat16)
 
 static inline float __int_as_float(int bits) { union { int i; float f; } u; u.i = bits; return u.f; }
 static inline float exp2(float x) { return exp2f(x); }

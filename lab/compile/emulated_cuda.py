@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,8 @@ def host_library(source: str, functions: Sequence[str]) -> Path:
     Each exports `NAME_emulate(void **arguments, const unsigned *grid, const unsigned *block)`. Raises CompileRefused.
     """
     meets = str("__syncthreads" in source).lower()
-    text = "\n".join([_HEADER.read_text(), source, *(f"FENCED_ENTRY({one}, {meets})" for one in functions), ""])
+    kernels = re.sub(r"^#include <cuda_\w+\.h>$", "", source, flags=re.MULTILINE)  # the header stands in for them
+    text = "\n".join([_HEADER.read_text(), kernels, *(f"FENCED_ENTRY({one}, {meets})" for one in functions), ""])
     zig = zig_path()
     digest = hashlib.sha256("\0".join([text, *_FLAGS, str(zig)]).encode()).hexdigest()
     folder = cache_folder() / "emulated-cuda"

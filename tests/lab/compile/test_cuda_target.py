@@ -55,6 +55,13 @@ def spec_for_cuda(folder: Path) -> Path:
     return write_spec(folder, edits=FOR_CUDA)
 
 
+HALVES = """#include <cuda_fp16.h>
+extern "C" __global__ void __launch_bounds__(4) halves(float* out, half* in) {
+  out[threadIdx.x] = (float)hexp2(in[threadIdx.x]*(half)2);
+}
+"""
+
+
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """A GPU of sm_90 in this machine, which is given the kernels of each cubin that nvcc makes."""
@@ -76,11 +83,12 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 
 @needs_nvcc
 def test_a_cubin_holds_every_kernel_and_no_text(tmp_path: Path) -> None:
-    twice = [cuda.CudaKernel(FILL, "fill"), cuda.CudaKernel(FILL.replace("exp2", "log2"), "fill")]
+    other = FILL.replace("exp2", "log2")
+    twice = [cuda.CudaKernel(FILL, "fill"), cuda.CudaKernel(other, "fill"), cuda.CudaKernel(HALVES, "halves")]
     toolkit = cuda.find_toolkit()
     cubin = cuda.build(twice, "sm_90", toolkit)
     check_cubin(memoryview(cubin), "the test's")
-    assert cuda.functions(cubin) >= {"w0", "w1"}
+    assert cuda.functions(cubin) >= {"w0", "w1", "w2"}
     assert b".version" not in cubin  # PTX begins so
     assert cubin == cuda.build(twice, "sm_90", toolkit)
 
@@ -107,6 +115,16 @@ def test_emulated_threads_meet_at_barriers(tmp_path: Path) -> None:
     run((ctypes.c_void_p * 2)(out.ctypes.data, given.ctypes.data), (ctypes.c_uint32 * 3)(2, 1, 1),
         (ctypes.c_uint32 * 3)(4, 1, 1))  # fmt: skip
     assert out.tolist() == [8, 4, 2, 1, 128, 64, 32, 16]
+
+
+def test_emulated_halves_are_rounded_as_such() -> None:
+    from lab.compile import emulated_cuda  # noqa: PLC0415 (imports tinygrad)
+
+    run = ctypes.CDLL(str(emulated_cuda.host_library(HALVES, ["halves"]))).halves_emulate
+    given, out = np.array([0, 1, 2.25, -3], np.float16), np.zeros(4, np.float32)
+    one = (ctypes.c_uint32 * 3)(1, 1, 1)
+    run((ctypes.c_void_p * 2)(out.ctypes.data, given.ctypes.data), one, (ctypes.c_uint32 * 3)(4, 1, 1))
+    assert out.tolist() == [1, 4, float(np.float16(2**4.5)), 1 / 64]
 
 
 @needs_nvcc
