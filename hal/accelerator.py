@@ -147,7 +147,10 @@ class Accelerator(Protocol):
         ...
 
     def load(self, module: Module) -> Executable:
-        """Admit the module's graph and make it ready to run. Raises AdmissionRefused or HalError."""
+        """Admit the module's graph and make it ready to run. Raises AdmissionRefused or HalError.
+
+        DEVICE_LATCHED: a lost device takes no modules either, since making one may wait for it.
+        """
         ...
 
     def unload(self, executable: Executable) -> None:

@@ -263,6 +263,14 @@ def test_a_reset_that_meets_a_running_kernel_says_so(cpu: CpuAccelerator) -> Non
     assert loaded.run()[0] == 1
 
 
+def test_a_lost_device_takes_no_module_until_it_was_reset(cpu: CpuAccelerator) -> None:
+    cpu.latch(HalError(HalCode.DEVICE_HANG, "as if"))
+    assert refusal(lambda: cpu.load(subject.module())).code is HalCode.DEVICE_LATCHED
+    assert cpu.memory().executables == 0
+    cpu.reset(time.monotonic_ns() + LIMIT_NS)
+    assert cpu.load(subject.module()).launches_done() == 0
+
+
 def test_hangs_are_due_by_the_earliest_budget(cpu: CpuAccelerator) -> None:
     assert cpu.due_ns() is None
     loaded = Loaded(cpu, subject.LONG)
