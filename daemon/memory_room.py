@@ -86,11 +86,16 @@ class MemoryRoom:
         self._statm = _open(f"{proc}/self/statm")
         self._groups = [*_groups(proc, cgroups)]
 
-    def require_file(self, path: str) -> None:
-        """Raises ModelRefused where the file at `path` cannot be held in memory. One that is not there is no matter."""
+    def require_file(self, path: str, limit_bytes: int) -> None:
+        """Raises ModelRefused where the file at `path` cannot be held in memory.
+
+        One that is not there, or above `limit_bytes`, is refused by whoever reads it.
+        """
         try:
             size = os.stat(path).st_size
         except OSError:
+            return
+        if size > limit_bytes:
             return
         self._require(f"the file {path[:256]}", size, f"{size} bytes", self.free())
 

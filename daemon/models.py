@@ -146,7 +146,7 @@ class ModelLoader:
         """
         began_ns = time.monotonic_ns()
         try:
-            self._room.require_file(path)
+            self._room.require_file(path, self._limits.bundle_bytes)
             bundle = self._verify(path)
             try:
                 graph, executable, report = self._try(bundle, named)

@@ -110,8 +110,10 @@ class Shadowing:
         self._shadow = shadow
 
         def idle() -> None:
-            if self._shadow is shadow:  # else it has ended meanwhile
-                shadow.begin()
+            if self._shadow is not shadow:  # it has ended meanwhile
+                done(shadow.report())
+                return
+            shadow.begin()
             self._audit.note("shadow.began", outcome.identity(), durable=False)
             self._log.notice(f"{outcome.label} runs as a shadow of {shadow.pipeline.model.label}")
             done({**outcome.identity(), "shadow": True, "load_ms": outcome.load_ns // 1_000_000})

@@ -150,10 +150,11 @@ class Switching:
         A shadow ends; where there is only that, this was asked for.
         """
         if self.shadowing.is_on and not self.is_changing:
-            if not self._roster.previous:
+            if self._roster.previous:
+                self.shadowing.end("rollback", lambda: self.rollback(model, done))
+            else:
                 self.shadowing.end_by_command(done)
-                return
-            self.shadowing.end("rollback")
+            return
         names = [model] if model else list(self._roster.previous)
         previous = self._roster.previous.get(names[0]) if len(names) == 1 else None
         if previous is None or self.is_changing:

@@ -187,6 +187,24 @@ def test_a_shadow_that_hangs_costs_its_run_and_no_result(
         assert control.status()["models"][0]["runs"]["device_errors"] == 0
 
 
+def test_a_rollback_waits_for_the_shadow_that_reads_a_frame(tmp_path: Path, maker: BundleMaker) -> None:
+    slow = maker.write(TinyModel("slow", version="3.0.0", release=3))
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(NEW))
+        control.shadow(slow)
+        submit(camera, 1, picture(1, first=100))
+        consumer.recv(timeout_s=LIMIT_S)
+        daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 1)
+        assert control.rollback()["release"] == 1
+        assert ended(camera)["run"] == 1
+        feed(camera, consumer, 2, 1, OLD)
+
+
 def test_recurrent_state_is_copied_at_the_start_and_after_every_gap(tmp_path: Path, maker: BundleMaker) -> None:
     new = maker.write(replace(SUM, version="2.0.0", release=2))
     with (
