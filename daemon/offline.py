@@ -108,6 +108,7 @@ def _entrypoint(report: EntryReport, entry: Entrypoint, device: str) -> Tree:
     """What one run of it does, and in what time. All launches are on one device: admission refuses others."""
     return {
         "name": report.name,
+        "role": entry.role.name.lower(),
         "launches": report.launches,
         "first_launch": entry.first_launch,
         "launches_by_device": {device: report.launches},
@@ -118,6 +119,9 @@ def _entrypoint(report: EntryReport, entry: Entrypoint, device: str) -> Tree:
         "budget_ms": entry.budget_ns / _NS_PER_MS,
         "deadline_ms": entry.deadline_ns / _NS_PER_MS,
         "max_skew_ms": entry.max_skew_ns / _NS_PER_MS,
+        "miss_limit": entry.miss_limit,
+        "miss_window": entry.miss_window,
+        "on_misses": entry.on_misses.name.lower(),
         "arena": [dataclasses.asdict(one) for one in report.arena],
     }
 

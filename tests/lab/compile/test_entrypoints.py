@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from abi.graph import BufferKind, EntryRole, Graph, MissPolicy, decode
 from daemon.refusal import ModelRefused
@@ -21,6 +24,7 @@ from lab.compile.report import CompileReport
 from lab.compile.spec_toml import load_spec
 from lab.sign.pack import open_checked
 from tests.lab.compile.python_pipelines import ENTRIES_PIPELINE, write_entries
+from tests.lab.compile.tiny_models import random_frame, tiny_model, weights, write_spec
 
 FULL, KEEP, BRIEF = range(3)
 
@@ -263,3 +267,28 @@ def test_a_state_that_no_entrypoint_takes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CompileRefused) as refused:
         compile_spec(write_entries(tmp_path, text), tmp_path / "turns.fenced")
     assert (refused.value.code, refused.value.what) == (CompileRefusal.INPUT_MISMATCH, "state 'runs'")
+
+
+def test_two_onnx_models_of_one_form_share_what_is_the_same(tmp_path: Path) -> None:
+    """The lighter one has no convolution; the preprocessing in front of both is there once."""
+    spec_path = write_spec(tmp_path)
+    nodes = [helper.make_node("Flatten", ["image"], ["f"]), helper.make_node("Gemm", ["f", "v"], ["result"])]
+    onnx.save(tiny_model(nodes, [weights("v", 576, 6, seed=4)]), str(tmp_path / "small.onnx"))
+    entries = '[[entrypoint]]\nname = "whole"\nrole = "primary"\n\n[[entrypoint]]\nname = "small"\nrole = "lighter"\n'
+    text = spec_path.read_text().replace("[[input]]", f'{entries}source = "small.onnx"\n\n[[input]]')
+    spec_path.write_text(text)
+    report = compile_spec(spec_path, tmp_path / "tiny.fenced")
+    names = [one.name for one in report.checks]
+    assert {"whole: onnxruntime", "small: onnxruntime", "entrypoints in turn = eager"} <= set(names)
+    assert len(report.details.accuracy) == 2
+    whole, small = report.entries
+    assert report.kernels < whole.launch_count + small.launch_count
+    provenance = json.loads(parts_of(report.path)["provenance.json"])
+    materials = provenance["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert [one["name"] for one in materials[:5]] == [
+        "spec.toml", "tiny.onnx", "small.onnx", "whole: model as checked, sizes fixed",
+        "small: model as checked, sizes fixed",
+    ]  # fmt: skip
+    frame = random_frame(load_spec(spec_path).inputs[0].buffer_bytes, 3).tobytes()
+    with open_packed(report.path) as packed:
+        assert packed.run([frame]) != packed.run([frame], 1)

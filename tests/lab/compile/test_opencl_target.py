@@ -24,6 +24,7 @@ from lab.compile.spec_toml import load_spec
 from lab.hil.road import RoadCamera
 from lab.sign.pack import open_checked
 from tests.lab.compile import test_public_models as public
+from tests.lab.compile.python_pipelines import write_entries
 from tests.lab.compile.tiny_models import random_frame, write_spec
 from tests.support import opencl
 
@@ -65,6 +66,13 @@ def worst_difference(cpu: Path, other: Path, frames: Iterator[NDArray[np.uint8]]
                 worst = max(worst, float(np.abs(a - b).max()))
                 seen.append(float(b.mean()))
     return worst, max(seen) - min(seen)
+
+
+def test_entrypoints_share_their_state_on_the_device(tmp_path: Path) -> None:
+    report = compile_spec(write_entries(tmp_path, edits=FOR_OPENCL), tmp_path / "turns.fenced")
+    assert report.target.startswith("opencl")
+    assert report.checks[-1].name == "entrypoints in turn = eager"
+    assert "bit for bit over 20 steps" in report.checks[-1].seen
 
 
 def test_a_tiny_model_gives_the_cpus_results_and_names_its_device(tmp_path: Path) -> None:
