@@ -72,8 +72,8 @@ class Dispatcher:
             member.refresh(now_ns)
         claim = self.turns.pick(now_ns)
         if claim is not None:
-            self._again = True
             self._members[claim].start_next(now_ns)
+            self._again |= len(self._members) > 1 or self.turns.has_room(claim)  # else nobody else could start
             return
         for member in self._members.values():
             member.catch_up(now_ns)

@@ -19,7 +19,7 @@ from daemon.camera_stream import CameraStream
 from daemon.health import Notifier
 from tests.support.bundles import BundleMaker, Pixels, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
-from tests.support.roles import RoleModel, total
+from tests.support.roles import PairModel, RoleModel, total
 
 SLOW = 40  # of the first pixel: some 80 ms
 DEADLINE_NS = 10_000_000_000
@@ -69,6 +69,29 @@ def test_a_superseded_frame_still_reaches_the_state(
         assert (counted["run"], counted["superseded"]) == (2, 1)
         runs = daemon.status()["models"][0]["runs"]
         assert (runs["published"], runs["state_only"]) == (2, len(roles))
+
+
+def test_of_a_pair_that_never_ran_the_state_sees_the_camera_that_it_takes(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [PairModel().write(maker)], maker) as daemon,
+        daemon.camera("left", slots=6) as left,
+        daemon.camera("right", slots=6) as right,
+        every_result(daemon) as consumer,
+    ):
+        pairs = [(A, slow(B)), (B, C), (C, D)]
+        for sequence, (one, other) in enumerate(pairs):
+            sof_ns = submit(left, sequence, one)
+            submit(right, sequence, other, sof_ns=sof_ns + 1_000_000)
+            if not sequence:
+                daemon.wait_for(lambda status: status["models"][0]["busy"])
+        consumer.recv(timeout_s=LIMIT_S)
+        delivery = consumer.recv(timeout_s=LIMIT_S)
+        assert [frame.sequence for frame in delivery.receipt.frames] == [2, 2]
+        assert np.array_equal(values(delivery), total(slow(B), C, D) - C)
+        for camera in (left, right):
+            counted = ended(camera)
+            assert (counted["run"], counted["superseded"]) == (2, 1)
+        assert daemon.status()["models"][0]["runs"]["state_only"] == 1
 
 
 def test_a_late_frame_still_reaches_the_state(tmp_path: Path, maker: BundleMaker) -> None:

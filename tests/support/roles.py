@@ -5,6 +5,11 @@
     state only  sum += pixels at once, no values
 
 In the primary, pixel 1 = 255 leaves the last two values unwritten, and pixel 2 = 255 makes one of them infinite.
+
+A PairModel has two cameras and a state-only entrypoint that takes the second one alone:
+
+    primary     spins for pixel 0 of right, then sum += right, values = sum - left
+    state only  sum += right
 """
 
 from __future__ import annotations
@@ -56,7 +61,12 @@ _KERNELS = (
       {_LOOP} {{ s[i] += a[i]; o[i] = -s[i]; }} }}""", "light"),
     Kernel(f"""void keep(float* restrict s, unsigned char* restrict a) {{
       {_LOOP} s[i] += a[i]; }}""", "keep"),
+    Kernel(f"""void both(float* restrict s, float* restrict o, unsigned char* restrict a, unsigned char* restrict b) {{
+      volatile unsigned int x = 1;
+      for (unsigned int r = 0; r < b[0] * 400000u; r++) x = x * 1664525u + 1013904223u;
+      {_LOOP} {{ s[i] += b[i]; o[i] = s[i] - a[i]; }} }}""", "both"),
 )  # fmt: skip
+_BOTH = 3
 _ROLES = {EntryRole.PRIMARY: 1, EntryRole.LIGHTER: -1, EntryRole.STATE_ONLY: 1}  # the sign of what each one leaves
 
 
@@ -146,6 +156,56 @@ class RoleModel:
             simulator.blobs["code"] = _code()
 
         return maker.write(self, edit=edit)
+
+
+_LEFT, _RIGHT = 0, 3
+
+
+@functools.cache
+def _golden_frame(seed: int, index: int) -> Pixels:
+    frame = np.empty(PIXELS, np.uint8)
+    golden.fill(frame, golden.input_seed(seed, index))
+    return frame
+
+
+@functools.cache
+def _pair_seeds() -> tuple[int, ...]:
+    return tuple(seed for seed in range(1, 2000) if _golden_frame(seed, 1)[0] <= 2)[:2]
+
+
+@dataclass(frozen=True)
+class PairModel(RoleModel):
+    """Two cameras, `left` and `right`, that are 5 ms apart at most."""
+
+    def graph(self) -> Graph:
+        base = RoleModel(roles=(EntryRole.STATE_ONLY,)).graph()
+        primary, state_only = base.entrypoints
+        state, out = base.launches[0].arguments[:2]
+        left, right = Argument(_LEFT, 0, PIXELS), Argument(_RIGHT, 0, PIXELS)
+        access = (Access.READ_WRITE, Access.WRITE, Access.READ, Access.READ)
+        return replace(
+            base,
+            buffers=(*base.buffers, base.buffers[_FRAME]),
+            programs=(Program("both", symbol(_BOTH), access, flops=PIXELS), base.programs[1]),
+            launches=(Launch(0, (state, out, left, right), (1,)), Launch(1, (state, right), (1,))),
+            frames=tuple(
+                replace(base.frames[0], name=name, stream=name, buffer=buffer)
+                for name, buffer in (("left", _LEFT), ("right", _RIGHT))
+            ),
+            entrypoints=(
+                replace(primary, frames=(0, 1), max_skew_ns=5_000_000),
+                replace(state_only, frames=(1,), max_skew_ns=5_000_000),
+            ),
+            goldens=tuple(replace(one, seed=_pair_seeds()[at % 2]) for at, one in enumerate(base.goldens)),
+        )
+
+    def goldens(self) -> bytes:
+        values = [
+            _golden_frame(seed, 1).astype(np.float32) - _golden_frame(seed, 0).astype(np.float32)
+            for seed in _pair_seeds()
+        ]
+        states = [_golden_frame(seed, 0).astype(np.float32) for seed in _pair_seeds()]
+        return b"".join(one.tobytes() for one in (*values, *states))
 
 
 def total(*frames: Pixels) -> NDArray[np.float32]:
