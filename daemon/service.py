@@ -27,6 +27,7 @@ from daemon.journal import MessageId
 from daemon.ledgers import Ledgers
 from daemon.log import Log
 from daemon.loop import Loop
+from daemon.models import LoadedModel
 from daemon.peer import PeerContext
 from daemon.pipeline import Pipeline, Publish
 from daemon.reload import Reload
@@ -94,7 +95,7 @@ class Service:
             config, self.loop, self.roster, self.accelerator, log=log, audit=self.audit, trust=self.trust
         )
         self.switching.shadowing.on_device_error = self._device_error
-        self.switching.on_serving = lambda model: self.context.taps.model(model.name, model.digest)
+        self.switching.on_serving = self._model_serves
         self._reload = Reload(self, self._notifier, log)
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids = itertools.count(1)
@@ -198,11 +199,16 @@ class Service:
         """Takes frames again."""
         if self.state == "draining":
             self.state = "serving"
-            self._notifier.send(STATUS=self.standing.text())
+            self.standing.tell()
             self.roster.resume()
         done({"state": self.state})
 
     # the start
+
+    def _model_serves(self, model: LoadedModel) -> None:
+        self.context.taps.model(model.name, model.digest)
+        if self.state == "serving":  # at the start READY says it
+            self.standing.tell()
 
     def _loaded(self, failed: str | None) -> None:
         """Every model of the configuration serves, or the one at `failed` cannot."""

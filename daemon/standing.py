@@ -65,6 +65,10 @@ class Standing:
         ]
         return "; ".join([f"serving {served or 'nothing'}", *worse])
 
+    def tell(self) -> None:
+        """Tells the service manager who serves now."""
+        self._notifier.send(STATUS=self.text())
+
     def look_at_load(self) -> None:
         """Cameras have come or gone: says so where the models now ask for more of the device than they may."""
         load = self._roster.dispatcher.load_percent()
@@ -108,4 +112,4 @@ class Standing:
             self._log.error(f"{model.label} {_HOW[change.after]}: {why}{todo}")
         else:
             self._log.notice(f"{model.label} recovers: {change.before.value} to {change.after.value}")
-        self._notifier.send(STATUS=self.text())
+        self.tell()

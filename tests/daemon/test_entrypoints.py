@@ -286,6 +286,8 @@ def test_a_model_that_stops_says_so_everywhere_and_comes_back_by_command(
             control.activate(newer.write(maker))
         else:
             control.reset_state()
+        label = "tiny 2.0.0 (release 2)" if how == "activate" else "tiny 1.0.0 (release 1)"
+        assert told[-1] == {"STATUS": f"serving {label}"}
         delivery = run_one(camera, consumer, 5, B)
         assert np.array_equal(values(delivery), total(B))
         assert delivery.receipt.state_epoch == epoch + 1
