@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lab.folder import make_anew
 from lab.hil.daemon import VEHICLE
-from lab.hil.scenario import ScenarioRefusal, ScenarioRefused
+from lab.hil.scenario import Scenario, ScenarioRefusal, ScenarioRefused
 
 if TYPE_CHECKING:
     from lab.hil.bench import Bench
@@ -35,8 +35,8 @@ def add_commands(commands: Any) -> None:
     """Add this room's commands to the command line's subparsers."""
     hil = commands.add_parser("hil", help="try a daemon: scenarios, and every fault seen in the field")
     verbs = hil.add_subparsers(required=True, metavar="VERB")
-    run = verbs.add_parser("run", help="play a scenario and hold it against what it expects")
-    run.add_argument("scenario", type=Path)
+    run = verbs.add_parser("run", help="play scenarios and hold each against what it expects")
+    run.add_argument("scenarios", nargs="+", type=Path, metavar="SCENARIO")
     run.add_argument("--audit", type=Path, help="with --sockets: the daemon's audit log")
     run.set_defaults(command=_run)
     faults = verbs.add_parser("faults", help="inject the faults of the cases; all, or rows as frames/12")
@@ -68,27 +68,35 @@ def _write(path: Path | None, text: str) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from lab.hil import report as reports
-    from lab.hil.run import Attached, play
     from lab.hil.scenario_toml import load_scenario
     from lab.hil.verdict import WrongAnswer
 
-    scenario = load_scenario(arguments.scenario)
-    attached = Attached(arguments.sockets, arguments.audit) if arguments.sockets else None
-    bar, task = _bar(scenario.frames, scenario.name)
+    scenarios = [load_scenario(path) for path in arguments.scenarios]
+    played: list[Report] = []
     try:
-        with bar, tempfile.TemporaryDirectory(prefix="fenced-hil-") as folder:
-            report = play(scenario, Path(folder), attached=attached, vehicle=arguments.vehicle,
-                          on_frame=lambda index, record: bar.update(task, completed=index + 1))  # fmt: skip
+        for scenario in scenarios:
+            played.append(_play(scenario, arguments))
+            if not arguments.json:
+                _tell(played[-1])
     except WrongAnswer as wrong:
         print(f"fenced-lab: the drive came to a stop: {wrong}", file=sys.stderr)
         return NOT_MET
-    _write(arguments.junit, reports.scenario_junit(report))
-    _write(arguments.html, reports.scenario_page(report))
+    _write(arguments.junit, reports.scenario_junit(played))
+    _write(arguments.html, reports.scenario_page(played))
     if arguments.json:
-        print(json.dumps(reports.scenario_summary(report), indent=2))
-    else:
-        _tell(report)
-    return 0 if report.passed else NOT_MET
+        summaries = [reports.scenario_summary(report) for report in played]
+        print(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2))
+    return 0 if all(report.passed for report in played) else NOT_MET
+
+
+def _play(scenario: Scenario, arguments: argparse.Namespace) -> Report:
+    from lab.hil.run import Attached, play
+
+    attached = Attached(arguments.sockets, arguments.audit) if arguments.sockets else None
+    bar, task = _bar(scenario.frames, scenario.name)
+    with bar, tempfile.TemporaryDirectory(prefix="fenced-hil-") as folder:
+        return play(scenario, Path(folder), attached=attached, vehicle=arguments.vehicle,
+                    on_frame=lambda index, record: bar.update(task, completed=index + 1))  # fmt: skip
 
 
 def _tell(report: Report) -> None:

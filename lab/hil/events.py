@@ -164,6 +164,7 @@ def _asked(call: Callable[[Control], object]) -> Callable[[Conductor, Event], No
 _ACTS: Final[Mapping[EventKind, Callable[[Conductor, Event], None]]] = MappingProxyType(
     {
         EventKind.DROP_FRAMES: _count("drop"),
+        EventKind.BURST: _count("burst"),
         EventKind.STALL_CAMERA: _until("stalled_until_s"),
         EventKind.BLIND_CAMERA: _until("blind_until_s"),
         EventKind.REPEAT_SEQUENCE: _count("repeat"),

@@ -21,7 +21,9 @@ __all__ = ["Check", "judge", "measures"]
 Status = Mapping[str, Any]
 LANE_HALF_M = 1.5
 """A car further from the lane's centre has left it: the road is not drawn beyond."""
-COUNTED = ("refusals", "reasons", "audit")
+COUNTED = ("refusals", "reasons", "audit", "guard")
+ENDS = ("run", "superseded", "late", "torn", "refused", "lost", "held")
+"""What a submitted frame can be: together they are all of them, always."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def measures(scenario: Scenario, trace: Trace, stream: str, before: Status, afte
         "daemon.log_lines_dropped": float(faults["log_lines_dropped"]),
         "daemon.forbidden_acts": float(sum(guard["refused"].values())),
     }
+    found |= {f"guard.{act}": float(count) for act, count in guard["refused"].items() if count}
     return found | _outputs(trace) | _car(scenario, trace)
 
 
@@ -68,6 +71,9 @@ def _ledger(before: Status, after: Status, *, restarted: bool) -> dict[str, floa
     for name, value in after.items():
         if isinstance(value, int):
             found[f"ledger.{name}"] = float(value - earlier.get(name, 0))
+    held = [name for name in after if isinstance(after[name], int) and name in ENDS]
+    if held:
+        found["ledger.balanced"] = float(after["submitted"] == sum(after[name] for name in held))
     for table in ("refusals", "reasons"):
         old = earlier.get(table, {})
         found |= {f"{table}.{name}": float(count - old.get(name, 0)) for name, count in after.get(table, {}).items()}

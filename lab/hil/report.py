@@ -30,6 +30,7 @@ __all__ = [
     "scenario_summary",
 ]
 
+_MET = {True: Mark("met", "good"), False: Mark("not met", "bad")}
 _KINDS = {Outcome.RIGHT: "good", Outcome.WRONG: "bad", Outcome.UNAVAILABLE: "none"}
 
 
@@ -38,9 +39,15 @@ def shown(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.4g}" if value != round(value) else f"{value:.0f}"
 
 
-def scenario_page(report: Report) -> str:
-    """The page of one scenario."""
-    return page(f"fenced HIL: {report.scenario.name}", scenario_parts(report))
+def scenario_page(played: Sequence[Report]) -> str:
+    """The page of the scenarios that were played."""
+    if len(played) == 1:
+        return page(f"fenced HIL: {played[0].scenario.name}", scenario_parts(played[0]))
+    rows = [(one.scenario.name, f"{one.seconds:.1f} s", _MET[one.passed]) for one in played]
+    parts = [table("Scenarios", ("scenario", "took", ""), rows)]
+    for one in played:
+        parts += [f"<h1>{html.escape(one.scenario.name)}</h1>", *scenario_parts(one)]
+    return page("fenced HIL: scenarios", parts)
 
 
 def scenario_parts(report: Report) -> list[str]:
@@ -79,8 +86,7 @@ def _pictures(report: Report) -> list[str]:
 
 
 def _check_row(check: Check) -> tuple[object, ...]:
-    mark = Mark("met", "good") if check.passed else Mark("not met", "bad")
-    return check.measure, check.bound, check.why or shown(check.found), mark
+    return check.measure, check.bound, check.why or shown(check.found), _MET[check.passed]
 
 
 def _circumstances(report: Report) -> str:
@@ -113,8 +119,12 @@ def scenario_summary(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scenario_junit(report: Report) -> str:
-    """JUnit XML of one scenario."""
+def scenario_junit(played: Sequence[Report]) -> str:
+    """JUnit XML of the scenarios that were played: a suite each."""
+    return _document(*(_scenario_suite(report) for report in played))
+
+
+def _scenario_suite(report: Report) -> Xml.Element:
     suite = _suite(report.scenario.name, len(report.checks), sum(not one.passed for one in report.checks), 0)
     suite.set("time", f"{report.seconds:.3f}")
     named = {"model": report.model.name, "model_digest": ", ".join(scenario_summary(report)["digests"])}
@@ -130,7 +140,7 @@ def scenario_junit(report: Report) -> str:
             Xml.SubElement(case, "failure", message=text.strip()).text = json.dumps(
                 scenario_summary(report)["requests"]
             )
-    return _document(suite)
+    return suite
 
 
 def findings_page(title: str, findings: Sequence[Finding]) -> str:
@@ -176,8 +186,8 @@ def _properties(suite: Xml.Element, values: Mapping[str, str]) -> None:
         Xml.SubElement(parent, "property", name=name, value=value)
 
 
-def _document(suite: Xml.Element) -> str:
+def _document(*parts: Xml.Element) -> str:
     suites = Xml.Element("testsuites")
-    suites.append(suite)
+    suites.extend(parts)
     Xml.indent(suites)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(suites, encoding="unicode") + "\n"

@@ -54,6 +54,7 @@ class EventKind(Enum):
     """What can befall a drive; docs/hil.md says what each does and which parameters it takes."""
 
     DROP_FRAMES = "drop frames"
+    BURST = "burst"
     STALL_CAMERA = "stall camera"
     BLIND_CAMERA = "blind camera"
     REPEAT_SEQUENCE = "repeat sequence"
@@ -137,7 +138,7 @@ class DaemonPlan:
 
 @dataclass(frozen=True)
 class CameraPlan:
-    """The camera: `road` (the synthetic road, by its seed), `noise`, or a file of raw frames that is played."""
+    """The camera: `road` (the synthetic road, by its seed), `noise`, or `frames` played from a raw file or a log."""
 
     source: str = "road"
     seed: int = 1

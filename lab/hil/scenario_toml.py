@@ -31,11 +31,12 @@ __all__ = ["EVENT_PARAMS", "MEASURES", "load_scenario"]
 
 T = TypeVar("T")
 MAX_DURATION_S, MAX_RATE_HZ, MAX_RELEASES = 86_400.0, 1_000.0, 9
-SOURCES: Final = ("road", "noise", "file")
+SOURCES: Final = ("road", "noise", "file", "log")
 
 _COUNT: Final = {"count": 1}
 EVENT_PARAMS: Final[Mapping[EventKind, Mapping[str, Any]]] = {
     EventKind.DROP_FRAMES: _COUNT,
+    EventKind.BURST: _COUNT,
     EventKind.STALL_CAMERA: {"for_s": float},
     EventKind.BLIND_CAMERA: {"for_s": float},
     EventKind.REPEAT_SEQUENCE: _COUNT,
@@ -59,12 +60,24 @@ EVENT_PARAMS: Final[Mapping[EventKind, Mapping[str, Any]]] = {
 _ANY: Final = "*"
 MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
     "frames": ("results", "missing", "longest_gap"),
-    "ledger": ("submitted", "run", "superseded", "late", "torn", "refused", "lost", "held", "camera_dropped"),
+    "ledger": (
+        "submitted",
+        "run",
+        "superseded",
+        "late",
+        "torn",
+        "refused",
+        "lost",
+        "held",
+        "camera_dropped",
+        "balanced",
+    ),
     "refusals": (_ANY,),
     "reasons": (_ANY,),
     "latency_ms": ("p50", "p90", "p99", "max", "mean"),
     "audit": ("chain_holds", _ANY),
     "daemon": ("internal_errors", "forbidden_acts", "device_resets", "log_lines_dropped"),
+    "guard": (_ANY,),
     "requests": ("done", "refused"),
     "output": (_ANY,),
     "car": ("max_lateral_m", "mean_lateral_m", "kept_s"),
@@ -198,8 +211,8 @@ def _camera(table: _Table, folder: Path) -> CameraPlan:
         source=table.choice("source", SOURCES, "noise"), seed=table.take("seed", int, 1),
         frames=_path(table, "frames", folder), slots=table.count("slots", 3, 16),
     )  # fmt: skip
-    if (plan.source == "file") != (plan.frames is not None):
-        raise table.refuse("frames", 'a file of raw frames with source = "file", and only then', plan.frames)
+    if (plan.source in ("file", "log")) != (plan.frames is not None):
+        raise table.refuse("frames", 'a path with source = "file" or "log", and only then', plan.frames)
     table.done()
     return plan
 

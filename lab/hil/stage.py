@@ -37,6 +37,7 @@ class Due:
     """What is to go wrong with the frames that come next: how many of them, and the scenario time up to which."""
 
     drop: int = 0
+    burst: int = 0
     repeat: int = 0
     turn_back: int = 0
     turn_back_ms: float = 0.0
@@ -111,6 +112,8 @@ class Stage:
     def _frame(self, index: int, at_s: float) -> FrameRecord:
         self.open()
         assert self.camera is not None
+        while self.due.take("burst"):  # further frames at once: as many as slots are waited for by nobody
+            self._rush(index, at_s)
         frame = self.camera.acquire(LIMIT_S)
         slot, pixels = frame.slot, frame.pixels
         truth = self._paint(pixels, index, at_s)
@@ -127,6 +130,14 @@ class Stage:
         release = self._submit(frame, slot, sequence, sof_ns)
         delivery = self._result(sequence) if release.status == ReleaseStatus.RUN else None
         return self._record(at_s, release, delivery, truth)
+
+    def _rush(self, index: int, at_s: float) -> None:
+        assert self.camera is not None
+        frame = self.camera.acquire(LIMIT_S)
+        self._paint(frame.pixels, index, at_s)
+        self._last_sof_ns = time.monotonic_ns()
+        self.camera.submit(frame, self.sequence, self._last_sof_ns)
+        self.sequence += 1
 
     def _paint(self, pixels: Pixels, index: int, at_s: float) -> Mapping[str, float]:
         truth = self.view.fill(pixels, index)

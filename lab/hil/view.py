@@ -1,4 +1,4 @@
-"""What a scenario's camera sees: the synthetic road (with a car on it that may be steered), noise, or a file.
+"""What a scenario's camera sees: the synthetic road (with a car on it that may be steered), noise, a file or a log.
 
 A view writes frame after frame into a slot and says what is known of the scene. With a car the loop is closed: the
 scene follows from where the car is, and the car from what the driver was told.
@@ -6,7 +6,7 @@ scene follows from where the car is, and the car from what the driver was told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +14,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from abi import messages
+from abi.format import mismatches
+from abi.packet import Kind
 from abi.stream_format import StreamFormat
 from lab.hil.car import Car, CarState, Driver
 from lab.hil.nv12 import Nv12Layout
 from lab.hil.road import Camera, RoadCamera
 from lab.hil.road_drive import MAX_LANE_OFFSET_M, RoadScene
 from lab.hil.scenario import CameraPlan, CarPlan, ScenarioRefusal, ScenarioRefused
+from lab.replay.log import LogReader
 
-__all__ = ["FileView", "NoiseView", "RoadView", "View", "make_view"]
+__all__ = ["FileView", "LogView", "NoiseView", "RoadView", "View", "make_view"]
 
 Pixels = NDArray[np.uint8]
 
@@ -64,15 +68,42 @@ class FileView(NoiseView):
         super().__init__(0)
         size = path.stat().st_size
         if not size or size % frame_bytes:
-            raise ScenarioRefused(
-                ScenarioRefusal.VALUE, "camera.frames", expected=f"whole frames of {frame_bytes} bytes, at least one",
-                found=f"{size} bytes", todo="write frames as the model's contract lays them out, padding included",
-            )  # fmt: skip
+            todo = "write frames as the model's contract lays them out, padding included"
+            raise _refused("camera.frames", f"whole frames of {frame_bytes} bytes, at least one", f"{size} bytes", todo)
         self._frames = np.memmap(path, np.uint8, "r", shape=(size // frame_bytes, frame_bytes))
 
     def fill(self, pixels: Pixels, index: int) -> Mapping[str, float]:
         """See View."""
         pixels[:] = self._frames[index % len(self._frames)]
+        return {}
+
+
+class LogView(NoiseView):
+    """The frames of a recorded log of one camera, in its order; played round and round."""
+
+    def __init__(self, path: Path, format: StreamFormat) -> None:
+        """Raises LogRefused for what is no log, ScenarioRefused for one without frames of this format."""
+        super().__init__(0)
+        self._reader = LogReader(path)
+        self._frames = self._pixels()
+        opened = next((one.data for one in self._reader.messages() if one.kind == "format"), None)
+        declared = opened and messages.decode(Kind.OPEN_STREAM, opened)
+        if not isinstance(declared, messages.OpenStream) or next(self._pixels(), None) is None:
+            raise _refused("camera.frames", "a log that holds frames", "none", "record it with its pixels")
+        for field, expected, found in mismatches(format, declared.format):
+            todo = "play a log of a camera that the model was compiled for"
+            raise _refused(f"camera.frames, {field}", f"{expected}, as the model's", found, todo)
+
+    def _pixels(self) -> Iterator[bytes]:
+        return (message.data for message in self._reader.messages() if message.kind == "pixels")
+
+    def fill(self, pixels: Pixels, index: int) -> Mapping[str, float]:
+        """See View."""
+        frame = next(self._frames, None)
+        if frame is None:
+            self._frames = self._pixels()
+            frame = next(self._frames)
+        pixels[:] = np.frombuffer(frame, np.uint8)
         return {}
 
 
@@ -83,10 +114,8 @@ class RoadView:
         """`format`: NV12, limited BT.709, as the road is drawn. Raises ScenarioRefused for another."""
         named = (format.pixel.name, format.range.name, format.matrix.name)
         if named != ("NV12", "LIMITED", "BT709"):
-            raise ScenarioRefused(
-                ScenarioRefusal.VALUE, "camera.source", expected="a model of NV12 frames, limited range, bt709",
-                found=", ".join(named), todo='use source = "noise" or "file"',
-            )  # fmt: skip
+            expected, todo = "a model of NV12 frames, limited range, bt709", 'use source = "noise" or "file"'
+            raise _refused("camera.source", expected, ", ".join(named), todo)
         luma, chroma = format.planes
         layout = Nv12Layout(format.width, format.height, luma.stride, chroma.offset, chroma.stride, luma.offset)
         self.camera = RoadCamera(seed, Camera.of_size(format.width, format.height), layout)
@@ -129,8 +158,11 @@ def make_view(plan: CameraPlan, car: CarPlan | None, format: StreamFormat, rate_
     if plan.source == "road":
         return RoadView(format, plan.seed, rate_hz, car)
     if car is not None:
-        raise ScenarioRefused(
-            ScenarioRefusal.VALUE, "car", expected='a camera with source = "road"', found=plan.source,
-            todo="a car drives on the synthetic road only",
-        )  # fmt: skip
-    return FileView(plan.frames, format.buffer_bytes) if plan.frames else NoiseView(plan.seed)
+        raise _refused("car", 'a camera with source = "road"', plan.source, "a car drives on the synthetic road only")
+    if plan.frames is None:
+        return NoiseView(plan.seed)
+    return LogView(plan.frames, format) if plan.source == "log" else FileView(plan.frames, format.buffer_bytes)
+
+
+def _refused(what: str, expected: str, found: str, todo: str) -> ScenarioRefused:
+    return ScenarioRefused(ScenarioRefusal.VALUE, what, expected=expected, found=found, todo=todo)

@@ -60,6 +60,20 @@ def test_a_scenario_that_is_not_as_expected_ends_with_status_3_and_says_why(
     assert json.loads(capsys.readouterr().out)["passed"] is True
 
 
+def test_several_scenarios_give_one_page_and_a_suite_each(
+    bench: Bench, short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "good.toml"
+    good.write_text(f"{HEAD}10\n".replace("short <one>", "good one"))
+    junit, page = tmp_path / "j.xml", tmp_path / "p.html"
+    words = ["hil", "run", str(good), str(short), "--sockets", str(bench.sockets), "--junit", str(junit)]
+    assert main(["--json", *words, "--html", str(page)]) == 3
+    assert [one["passed"] for one in json.loads(capsys.readouterr().out)] == [True, False]
+    assert [one.get("failures") for one in Xml.parse(junit).getroot()] == ["0", "1"]
+    text = page.read_text()
+    assert (text.count(">met<"), text.count(">not met<")) == (3, 2)
+
+
 def test_a_scenario_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hil", "run", str(tmp_path / "none.toml")]) == 3
     assert capsys.readouterr().err.startswith("refused: scenario-unreadable:")
@@ -120,7 +134,7 @@ def test_the_page_of_a_closed_loop_shows_in_a_browser(bench: Bench, short: Path,
         for index in range(200)
     ]  # fmt: skip
     page = tmp_path / "page.html"
-    page.write_text(reports.scenario_page(report), encoding="utf-8")
+    page.write_text(reports.scenario_page([report]), encoding="utf-8")
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1150,2400", "--hide-scrollbars",
                f"--screenshot={tmp_path / 'page.png'}", page.as_uri()]  # fmt: skip

@@ -44,8 +44,9 @@ def test_every_event_with_its_parameters_and_every_measure_is_explained() -> Non
         assert {kind.value, *params} <= words, kind
     for section, keys in MEASURES.items():
         assert any(word.startswith(f"expect.{section}") for word in words), section
-        assert set(keys) - {"*", "chain_holds"} <= words, section
+        assert set(keys) - {"*", "chain_holds", "balanced"} <= words, section
     assert "`chain_holds = 1`" in PAGE
+    assert "`balanced = 1`" in PAGE
 
 
 def test_every_fixture_and_option_of_the_plugin_is_explained(bench: Bench) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from abi import messages
+from abi.colour import Range
+from abi.packet import HEADER_BYTES
 from lab.hil.bench import Bench
 from lab.hil.run import Attached, Report, play
 from lab.hil.scenario import ScenarioRefusal, ScenarioRefused
 from lab.hil.scenario_toml import load_scenario
+from lab.hil.view import LogView
+from lab.replay.log import LogWriter
 from tests.lab.hil.conftest import SLOW
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "hil"
@@ -25,8 +31,18 @@ def run(text: str, folder: Path, vehicle: Path, attached: Attached | None = None
     return play(load_scenario(path), folder / "run", vehicle=vehicle, attached=attached)
 
 
+def write_frames(folder: Path, bench: Bench) -> Path:
+    """A file of three raw frames of the bench's first stream."""
+    frames = np.random.default_rng(1).integers(0, 200, (3, bench.format.buffer_bytes), dtype=np.uint8)
+    path = folder / "frames.raw"
+    path.write_bytes(frames.tobytes())
+    return path
+
+
 def failed(report: Report) -> list[str]:
-    return [f"{one.measure} {one.bound}: {one.found} {one.why}" for one in report.checks if not one.passed]
+    """What was not met, with the acts that the guard refused, by kind: one tells nothing without the other."""
+    acts = [f"{name} {count:g}" for name, count in report.measures.items() if name.startswith("guard.")]
+    return [f"{one.measure} {one.bound}: {one.found} {one.why}" for one in report.checks if not one.passed] + acts
 
 
 def test_a_camera_that_does_everything_wrong_gets_what_is_right(tmp_path: Path, vehicle_program: Path) -> None:
@@ -104,13 +120,43 @@ def test_what_is_not_met_is_told_with_what_was_found(tmp_path: Path, bench: Benc
 
 
 def test_a_file_of_frames_is_played_round_and_round(tmp_path: Path, bench: Bench) -> None:
-    frames = np.random.default_rng(1).integers(0, 200, (3, bench.format.buffer_bytes), dtype=np.uint8)
-    (tmp_path / "frames.raw").write_bytes(frames.tobytes())
+    path = write_frames(tmp_path, bench)
     text = f"{HEAD}model = 'tiny'\n[camera]\nsource = 'file'\nframes = 'frames.raw'\n[expect.frames]\nresults = 20\n"
     assert failed(run(text, tmp_path, bench.vehicle, Attached(bench.sockets))) == []
-    (tmp_path / "frames.raw").write_bytes(frames.tobytes()[:-1])
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ScenarioRefused, match=r"camera\.frames"):
         run(text, tmp_path, bench.vehicle, Attached(bench.sockets))
+
+
+def test_a_burst_supersedes_and_every_frame_is_accounted_for(tmp_path: Path, bench: Bench) -> None:
+    burst = "[[event]]\nat_s = 0\nevent = 'burst'\ncount = 2\n"
+    expected = "[expect.ledger]\nsubmitted = 3\nsuperseded = '>= 1'\nbalanced = 1\n"
+    frames = np.full((1, bench.format.buffer_bytes), 60, np.uint8)  # some 0.1 s each for the slow probe
+    (tmp_path / "slow.raw").write_bytes(frames.tobytes())
+    camera = "[camera]\nsource = 'file'\nframes = 'slow.raw'\n"
+    text = f"{HEAD.replace('1.0', '0.05')}model = 'slow'\n{camera}{burst}{expected}"
+    assert failed(run(text, tmp_path, bench.vehicle, Attached(bench.sockets))) == []
+
+
+def test_a_log_is_played_round_and_round(tmp_path: Path, bench: Bench) -> None:
+    log = tmp_path / "drive.mcap"
+    pixels = write_frames(tmp_path, bench).read_bytes()
+    with LogWriter(log) as writer:
+        writer.write(
+            "/camera/road/format", messages.encode(messages.OpenStream("road", bench.format))[HEADER_BYTES:], 1
+        )
+        for index in range(3):
+            size = bench.format.buffer_bytes
+            writer.write("/camera/road/pixels", pixels[index * size : (index + 1) * size], 2 + index)
+    text = f"{HEAD}model = 'tiny'\n[camera]\nsource = 'log'\nframes = 'drive.mcap'\n[expect.frames]\nresults = 20\n"
+    assert failed(run(text, tmp_path, bench.vehicle, Attached(bench.sockets))) == []
+    view = LogView(log, bench.format)
+    seen = np.empty(bench.format.buffer_bytes, np.uint8)
+    for index in range(5):
+        view.fill(seen, index)
+        assert seen.tobytes() == pixels[index % 3 * seen.size :][: seen.size]
+    with pytest.raises(ScenarioRefused, match=r"camera\.frames, range"):
+        LogView(log, replace(bench.format, range=Range.LIMITED))
 
 
 @pytest.mark.parametrize(

@@ -115,4 +115,4 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
 def test_every_event_has_its_parameters_and_the_examples_are_scenarios() -> None:
     assert set(EVENT_PARAMS) == set(EventKind)
     used = {event.kind for path in EXAMPLES.glob("*.toml") for event in load_scenario(path).events}
-    assert used == set(EventKind) - {EventKind.SET_AUX, EventKind.KILL_DAEMON, EventKind.RESET_STATE}
+    assert used == set(EventKind) - {EventKind.SET_AUX, EventKind.KILL_DAEMON, EventKind.RESET_STATE, EventKind.BURST}
