@@ -55,9 +55,13 @@ def until(what: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 
 
 class Machine:
-    """A booted container in `folder`. `leader` is its first process, as seen from here."""
+    """A booted container in `folder`. `leader` is its first process, as seen from here.
 
-    def __init__(self, folder: Path) -> None:
+    systemd: a folder that holds another systemd as its packages unpack (`usr/…`); left out: this machine's own.
+    """
+
+    def __init__(self, folder: Path, systemd: Path | None = None) -> None:
+        self._layers = "/usr" if systemd is None else f"/usr:{systemd / 'usr'}"
         self.folder = folder
         self.root = folder / "root"
         self.leader = 0
@@ -68,7 +72,7 @@ class Machine:
         """Boot to multi-user.target. Raises CannotBoot with the end of its console."""
         _make_root(self.root)
         command = ["systemd-nspawn", "--register=no", "--keep-unit", "--quiet", f"--directory={self.root}",
-                   f"--machine=fenced-test-{os.getpid()}", "--overlay=/usr::/usr", "--boot",
+                   f"--machine=fenced-test-{os.getpid()}", f"--overlay={self._layers}::/usr", "--boot",
                    "systemd.unit=multi-user.target", "systemd.firstboot=off"]  # fmt: skip
         with self._log.open("wb") as log:
             self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -156,12 +160,12 @@ def _make_root(root: Path) -> None:
         (root / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
 
 
-def booted(folder: Path) -> Machine:
+def booted(folder: Path, systemd: Path | None = None) -> Machine:
     """A booted machine; skips the test where none boots here."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
-    machine = Machine(folder)
+    machine = Machine(folder, systemd)
     try:
         machine.boot()
     except CannotBoot as error:
