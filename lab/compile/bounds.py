@@ -32,13 +32,22 @@ _WHOLE = (*dtypes.ints, dtypes.bool, dtypes.weakint)
 
 @dataclass(frozen=True)
 class Access:
-    """A load or store: which argument or scratch of the kernel, how many elements it has, where, and under what."""
+    """A load or store: which argument or scratch of the kernel, how many elements it has, where, and under what.
+
+    width: how many elements it takes from `index` on.
+    """
 
     verb: str
     buffer: str
     elements: int
     index: Any
+    width: int
     gates: tuple[Any, ...]
+
+    @property
+    def last(self) -> int:
+        """The largest index that is inside."""
+        return self.elements - self.width
 
 
 def require_in_bounds(program: Any) -> None:
@@ -49,7 +58,7 @@ def require_in_bounds(program: Any) -> None:
     prover: _Prover | None = None
     proved: set[Access] = set()
     for access in accesses(program.src[1].src):
-        if access in proved or (access.index.vmin >= 0 and access.index.vmax < access.elements):
+        if access in proved or (access.index.vmin >= 0 and access.index.vmax <= access.last):
             continue
         prover = prover or _Prover()
         outside = prover.outside(access)
@@ -77,11 +86,10 @@ def accesses(uops: Sequence[Any]) -> Iterator[Access]:
             while place.op is Ops.CAST:
                 place = place.src[0]
             buffer, index = place.src[:2]
-            own = one.src[2:3]
-            yield Access(
-                "read" if one.op is Ops.LOAD else "write", _name(buffer), int(buffer.max_numel()), index,
-                (*conditions, *own),
-            )  # fmt: skip
+            width = int(place.src[2].vmax) if place.op is Ops.SHRINK else 1  # a vector
+            verb = "read" if one.op is Ops.LOAD else "write"
+            gates = (*conditions, *one.src[2:3])
+            yield Access(verb, _name(buffer), int(buffer.max_numel()), index, width, gates)
 
 
 def _name(buffer: Any) -> str:
@@ -102,7 +110,7 @@ class _Prover:
         """Values that put the index outside, for a person; None where there are none."""
         index, *gates = self._expressions([access.index, *access.gates])
         self._solver.push()
-        self._solver.add(*gates, z3.Or(index < 0, index >= access.elements))
+        self._solver.add(*gates, z3.Or(index < 0, index > access.last))
         found, said = self._solver.check(), None
         if found == z3.unknown:
             said = f"which could not be decided: {self._solver.reason_unknown()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from lab.compile import bounds, program_cache
 from lab.compile.bounds import accesses, require_in_bounds
 from lab.compile.compiler import compile_spec
 from lab.compile.refusal import CompileRefusal, CompileRefused
+from lab.compile.spec_toml import load_spec
 from lab.compile.toolchain import compile_context
 from tests.lab.compile.python_pipelines import write_pipeline
+from tests.support import opencl
 
 # a gather by indices that are computed from tables, padded, as a warp with a border is
 WARP = """
@@ -101,9 +104,10 @@ def test_a_gate_that_is_taken_away_or_too_wide_is_noticed(programs: list[Any], m
     gated = [one for one in accesses(program.src[1].src) if one.gates]
     assert gated
     for spoil in (
-        lambda one: bounds.Access(one.verb, one.buffer, one.elements, one.index, ()),
-        lambda one: bounds.Access(one.verb, one.buffer, one.elements - 1, one.index, one.gates),
-        lambda one: bounds.Access(one.verb, one.buffer, one.elements, one.index - 1, one.gates),
+        lambda one: replace(one, gates=()),
+        lambda one: replace(one, elements=one.elements - 1),
+        lambda one: replace(one, width=one.width + 1),
+        lambda one: replace(one, index=one.index - 1),
     ):
         monkeypatch.setattr(bounds, "accesses", lambda uops, spoil=spoil: map(spoil, gated))
         with pytest.raises(CompileRefused, match="out-of-bounds"):
@@ -125,5 +129,23 @@ def test_a_write_under_a_condition_is_proved_with_it(programs: list[Any]) -> Non
 def test_a_value_that_the_prover_has_no_form_for_may_be_anything(programs: list[Any]) -> None:
     held = table(64)
     (held[table(31, 2) ^ table(31, 3)] + 7).contiguous().realize()  # z3 has no exclusive or of integers
+    for program in programs:
+        require_in_bounds(program)
+
+
+def test_a_vector_takes_more_than_its_first_element(tmp_path: Path) -> None:
+    opencl.require_device()
+    from lab.compile.target import open_target  # noqa: PLC0415
+
+    edits = {'driver = "cpu"': 'driver = "opencl"', 'cpu = "x86_64_v3"\n': "", "threads = 2\n": ""}
+    with open_target(load_spec(write_pipeline(tmp_path, edits=edits))).context():
+        from tinygrad import Tensor, TinyJit  # noqa: PLC0415 (after the compiler's environment is set)
+
+        double = TinyJit(lambda given: (given * 2).contiguous().realize())
+        for _ in range(2):
+            double(Tensor(np.arange(64, dtype=np.float32)).to(None).contiguous().realize())
+        programs = [call.src[0] for call in double.captured.linear.src]
+    found = [one for program in programs for one in accesses(program.src[1].src)]
+    assert {one.width for one in found} & {2, 4}
     for program in programs:
         require_in_bounds(program)
