@@ -51,11 +51,11 @@ def run(folder: Path, frames: int = 1000) -> list[Row]:
         processor_ns: tuple[list[float], list[float]] = ([], [])
         for batch in range(-WARM_UP // BATCH, frames // BATCH):
             for side, (drive, pid) in enumerate(sides):
-                before_ns = _loop_processor_ns(pid)
-                seen = [_frame(drive, picture, (batch + WARM_UP) * BATCH + index) for index in range(BATCH)]
+                before_ns = loop_processor_ns(pid)
+                seen = [frame_cost_ns(drive, picture, (batch + WARM_UP) * BATCH + index) for index in range(BATCH)]
                 if batch >= 0:
                     latency_ns[side].extend(seen)
-                    processor_ns[side].append((_loop_processor_ns(pid) - before_ns) / BATCH)
+                    processor_ns[side].append((loop_processor_ns(pid) - before_ns) / BATCH)
     return [
         make_row("frame, sealed", *latency_ns, PEER, note="start of frame to published, less the kernels' time"),
         make_row("frame, sealed, processor", *processor_ns, PEER, note="of the loop's thread, a frame"),
@@ -71,7 +71,7 @@ def _unguarded(folder: Path) -> Path:
     return folder / "unguarded"
 
 
-def _frame(drive: Drive, picture: np.ndarray[tuple[int], np.dtype[np.uint8]], sequence: int) -> int:
+def frame_cost_ns(drive: Drive, picture: np.ndarray[tuple[int], np.dtype[np.uint8]], sequence: int) -> int:
     """One frame; returns what it cost beside the kernels, in ns."""
     outcome = drive.step(lambda pixels: np.copyto(pixels, picture), sequence)
     if outcome.delivery is None:
@@ -80,6 +80,6 @@ def _frame(drive: Drive, picture: np.ndarray[tuple[int], np.dtype[np.uint8]], se
     return receipt.published_ns - outcome.sof_ns - (receipt.completed_ns - receipt.started_ns)
 
 
-def _loop_processor_ns(pid: int) -> int:
+def loop_processor_ns(pid: int) -> int:
     """Time on a processor of the process's first thread, which runs the loop."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])

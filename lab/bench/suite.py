@@ -86,6 +86,12 @@ def _stress(_: Path) -> list[Row]:
     return stress.run()
 
 
+def _tap(folder: Path) -> list[Row]:
+    from lab.bench import tap  # noqa: PLC0415
+
+    return tap.run(folder)
+
+
 def _verify(folder: Path) -> list[Row]:
     from lab.bench import verify  # noqa: PLC0415
 
@@ -103,6 +109,7 @@ BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "service": _service,
     "start": _start,
     "stress": _stress,
+    "tap": _tap,
     "verify": _verify,
 }
 

@@ -35,10 +35,10 @@ from typing import IO
 from mcap.exceptions import McapError
 from mcap.records import Channel, McapRecord, Message, Metadata
 from mcap.stream_reader import CRCValidationError, StreamReader
-from mcap.writer import CompressionType, Writer
 from zstandard import ZstdError
 
 from abi import schema
+from lab.replay.mcap_writer import McapWriter
 from lab.replay.refusal import LogRefusal, LogRefused
 
 OPENING, SUMMARY = "fenced.log", "fenced.summary"
@@ -87,8 +87,7 @@ class LogWriter:
 
     def __init__(self, path: Path, *, about: Mapping[str, str] | None = None) -> None:
         self._file: IO[bytes] = path.open("xb")
-        self._writer = Writer(self._file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD)
-        self._writer.start(profile="fenced", library="fenced-lab")
+        self._writer = McapWriter(self._file, chunk_bytes=CHUNK_BYTES, profile="fenced", library="fenced-lab")
         self._writer.add_metadata(OPENING, {"abiVersion": str(schema.session.abiVersion), **(about or {})})
         self._channels: dict[str, int] = {}
         self._schemas: dict[str, int] = {}
@@ -166,7 +165,7 @@ class LogWriter:
         if self._failure is not None:
             return  # keep emptying the queue, so that the recorder is told instead of blocked
         try:
-            self._writer.add_message(self._channel(topic), log_time_ns, data, log_time_ns)
+            self._writer.add_message(self._channel(topic), log_time_ns, data)
             self._file.flush()  # whole chunks are the kernel's at once: they outlive this process
         except (OSError, McapError) as error:
             self._failure = error
@@ -179,7 +178,6 @@ class LogWriter:
         if self._failure is None:
             try:
                 self._writer.flush()
-                self._file.flush()
             except (OSError, McapError) as error:
                 self._failure = error
         return time.monotonic()

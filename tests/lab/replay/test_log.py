@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import random
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from mcap.writer import Writer
+from mcap.reader import make_reader
 
 from lab.replay.log import LogReader, LogWriter
+from lab.replay.mcap_writer import McapWriter
 from lab.replay.refusal import LogRefusal, LogRefused
 
 FRAME_BYTES = 300_000
@@ -113,8 +115,29 @@ def test_a_full_disk_is_told_to_the_recorder(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "No space left on device")
 
     log = LogWriter(tmp_path / "a.mcap")
-    monkeypatch.setattr(Writer, "add_message", full)
+    monkeypatch.setattr(McapWriter, "add_message", full)
     log.write("/camera/road/pixels", bytes(8), 0)
     with pytest.raises(LogRefused, match="No space left") as refused:
         log.close()
     assert refused.value.code is LogRefusal.WRITE
+
+
+def test_other_readers_find_everything_by_its_index(tmp_path: Path) -> None:
+    path = tmp_path / "a.mcap"
+    blocks = [Random(at).randbytes(300_000) for at in range(10)]
+    with LogWriter(path, about={"source": "a test"}) as log:
+        for at, block in enumerate(blocks):
+            log.write("/camera/road/pixels", block, 10 * at)
+            log.write("/note/x", b"{}", 10 * at + 1)
+    with path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert summary is not None
+        assert summary.statistics is not None
+        assert (summary.statistics.message_count, summary.statistics.chunk_count) == (20, len(summary.chunk_indexes))
+        assert len(summary.chunk_indexes) > 1
+        assert sorted(channel.topic for channel in summary.channels.values()) == ["/camera/road/pixels", "/note/x"]
+        found = [one.data for _, _, one in reader.iter_messages("/camera/road/pixels", starting_at=30, ending_before=60)]
+        assert found == blocks[3:6]
+        assert [one.name for one in reader.iter_metadata()] == ["fenced.log", "fenced.summary"]
+        assert reader.get_header().profile == "fenced"
