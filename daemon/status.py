@@ -106,7 +106,12 @@ def _misses(pipeline: Pipeline) -> Tree:
 def _trust(service: Service) -> Tree:
     trust = service.trust.current
     floors = {name: floor.release for name, floor in trust.state.floors.items()}
-    return {"root_version": trust.root.version, "trust_epoch": trust.state.trust_epoch, "rollback_floors": floors}
+    return {
+        "root_version": trust.root.version,
+        "trust_epoch": trust.state.trust_epoch,
+        "rollback_floors": floors,
+        "refused_releases": service.switching.trials.lost(),
+    }
 
 
 def _device(service: Service) -> Tree:

@@ -102,6 +102,11 @@ class Trials:
         if trial.verdict:
             raise TrialRefused(trial, model, _WORDS[Verdict(trial.verdict)].format(deaths=deaths))
 
+    def lost(self) -> dict[str, str]:
+        """The releases that are refused until they are named again: verdicts by digest."""
+        with self._lock:
+            return {trial.digest: trial.verdict for trial in self._trials.values() if trial.verdict}
+
     def begin(self, digest: str, instead: str) -> None:
         """The release's code runs from here, once `persist` has returned: if it raises it must not run.
 

@@ -169,6 +169,8 @@ def test_a_release_that_fails_its_probation_gives_way_by_itself(tmp_path: Path, 
         outputs = run_one(camera, consumer, 3, picture(3)).outputs
         assert np.array_equal(outputs["values"], OLD.values(picture(3)))
         assert ended(camera)["lost"] == 3
+        digest = next(one["digest"] for one in events(tmp_path) if one["event"] == "model.unhealthy")
+        assert control.status()["trust"]["refused_releases"] == {digest: "unhealthy"}
         with pytest.raises(Refused, match="a model that replaced another since the start, found none"):
             control.rollback()  # nobody goes back to it by mistake
         assert control.status()["device"]["memory"]["executables"] == 1
@@ -178,6 +180,7 @@ def test_a_release_that_fails_its_probation_gives_way_by_itself(tmp_path: Path, 
         assert release(daemon) == OLD.release
         with daemon.control() as control:
             assert control.activate(lazy)["release"] == LAZY.release  # named again
+            assert control.status()["trust"]["refused_releases"] == {}
     assert [one["code"] for one in events(tmp_path) if one["event"] == "bundle.refused"] == ["unhealthy"]
 
 
