@@ -2,8 +2,8 @@
 
 Launches over two cores on two workers; the company is one busy process on one of their cores. Quiet and disturbed
 samples alternate. By the ordinary policy the company gets its half of that core: what is left is one and a half cores,
-1.33 times the quiet time at best, and a worker that is interrupted in a kernel holds up its launch until it goes on,
-so it comes to about what one worker alone would take. With a real-time priority nothing is taken away.
+1.33 times the quiet time at best, and a worker that is interrupted in a kernel holds up its launch until it goes on;
+what one worker alone would take is the worst. With a real-time priority nothing is taken away.
 """
 
 from __future__ import annotations

@@ -45,7 +45,16 @@ static inline void pause_once(void) { __asm__ volatile("yield" ::: "memory"); }
 #error "the queue runtime knows x86_64 and aarch64"
 #endif
 
+enum { PAUSES_A_TURN = 256 };
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129, CLOCK_MONOTONIC = 1 };
+
+/* One of many looks of a spinning worker. Now and then it gives way: whom it waits for may share its core. */
+static inline void look_again(u32 spin) {
+  if (spin % PAUSES_A_TURN == PAUSES_A_TURN - 1)
+    syscall4(SYS_SCHED_YIELD, 0, 0, 0, 0);
+  else
+    pause_once();
+}
 
 static void futex_wait(u32 *word, u32 seen) { syscall4(SYS_FUTEX, (long)word, FUTEX_WAIT_PRIVATE, (long)seen, 0); }
 
@@ -79,7 +88,7 @@ static void run_cores(struct fenced_control *c, u64 sequence, u32 cores, u32 wor
 static void await_done(struct fenced_control *c, u32 cores) {
   for (u32 spin = 0; spin < c->spin; spin++) {
     if (load_acquire(&c->done) == cores) return;
-    pause_once();
+    look_again(spin);
   }
   store_ordered(&c->leader_waits, 1);
   for (;;) {
@@ -164,7 +173,7 @@ static void help(struct fenced_control *c, u32 worker) {
   for (;;) {
     u64 work = load_acquire(&c->work);
     for (u32 spin = 0; work == seen && spin < c->spin; spin++) {
-      pause_once();
+      look_again(spin);
       work = load_acquire(&c->work);
     }
     if (work == seen) {
