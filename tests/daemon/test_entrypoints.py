@@ -21,7 +21,7 @@ from tests.support.bundles import BundleMaker, Pixels, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 from tests.support.roles import PairModel, RoleModel, total
 
-SLOW = 40  # of the first pixel: some 80 ms
+SLOW = 120  # of the first pixel: a good hundred milliseconds
 DEADLINE_NS = 10_000_000_000
 KEEP = (EntryRole.STATE_ONLY,)
 A, B, C, D = (picture(seed) for seed in range(4))
@@ -140,6 +140,7 @@ def test_a_camera_with_few_slots_gets_its_frames_back_first(tmp_path: Path, make
         consumer.recv(timeout_s=LIMIT_S)
         assert consumer.recv(timeout_s=LIMIT_S).receipt.frames[0].sequence == 4
         assert ended(camera)["superseded"] == 2
+        assert camera.releases()[0].sequence == 2  # before the run ended that it had waited for
 
 
 def test_a_camera_that_leaves_takes_what_was_kept_for_the_state_with_it(tmp_path: Path, maker: BundleMaker) -> None:

@@ -139,6 +139,14 @@ def test_a_frame_without_its_partner_is_late_and_no_missed_set() -> None:
     assert scheduler.missed_sets == 0
 
 
+def test_another_deadline_holds_for_frames_that_wait_already() -> None:
+    scheduler = Scheduler(LATEST)
+    scheduler.offer(frame(1, 10))
+    scheduler.set_deadline(50)
+    assert scheduler.next_deadline_ns() == 60
+    assert scheduler.expire(61, 0) == [Drop(frame(1, 10), DropReason.LATE)]
+
+
 def test_a_look_at_what_waits_drops_nothing() -> None:
     scheduler = Scheduler(PAIR)
     scheduler.offer(frame(1, 100, 0))
