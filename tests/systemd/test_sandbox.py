@@ -19,7 +19,7 @@ EXPECTED = {
     "map /var/tmp as code": "EPERM",
     "map shared memory as code": "EACCES",
     "map /run as code": "EPERM",
-    "make memory code": "EPERM",
+    "make memory code": "EPERM EACCES",  # by seccomp, or by prctl(2) PR_SET_MDWE from systemd 254 on
     "write into its configuration": "EROFS",
     "write into its image": "EROFS",
     "open a network socket": "EAFNOSUPPORT",
@@ -50,7 +50,9 @@ def test_what_a_daemon_never_does_is_stopped_by_the_kernel_and_by_the_guard(vehi
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "probe.service")
     found = json.loads(machine.path("/run/probe.json").read_text())
-    assert found["kernel"] == EXPECTED
+    said = found["kernel"]
+    assert said.keys() == EXPECTED.keys()
+    assert {name: word for name, word in said.items() if word not in EXPECTED[name].split()} == {}
     assert found["guard"] == [
         "run a shell", "open a network socket", "write into its configuration", "write into its image",
     ]  # fmt: skip
