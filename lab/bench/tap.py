@@ -31,6 +31,7 @@ from lab.sign.throwaway import sign_throwaway
 
 PEER = "the same daemon without a tap"
 RATE_HZ = 20.0
+SLOTS = 4  # as `Camera.open` makes them
 WARM_UP = 2
 START_LIMIT_S = 60.0
 _STOPPED = """
@@ -66,8 +67,8 @@ def _rows(name: str, daemons: tuple[DaemonProcess, DaemonProcess], batches: int,
     latency_ns: tuple[list[int], list[int]] = ([], [])
     processor_ns: tuple[list[float], list[float]] = ([], [])
     with (
-        Drive(daemons[0].sockets, STREAM, source.format, MODEL) as ours,
-        Drive(daemons[1].sockets, STREAM, source.format, MODEL) as peer,
+        Drive(daemons[0].sockets, STREAM, source.format, MODEL, slots=SLOTS) as ours,
+        Drive(daemons[1].sockets, STREAM, source.format, MODEL, slots=SLOTS) as peer,
         recorder() as told,
     ):
         for batch in range(-WARM_UP, batches):

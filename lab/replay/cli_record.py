@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from client.tap import Tap
 from lab import numbers
 from lab.compile.spec_toml import load_spec
 from lab.replay.drive import Drive, sockets_of
@@ -62,16 +63,19 @@ def _record(arguments: argparse.Namespace) -> int:
     about = {"source": f"tap of {sockets}", "recorded_unix_s": str(int(time.time()))}
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with (
+        Tap.open(sockets / "consumer.sock", pixels=not arguments.no_pixels) as tap,
         LogWriter(arguments.output, about=about) as log,
         Snapshots(sockets, log, arguments.snapshot_every) as snapshots,
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
         _Ending(arguments.seconds, arguments.frames) as ended,
     ):
-        recorder = Recorder(sockets, log, pixels=not arguments.no_pixels)
+        recorder = Recorder(sockets, log, tap, pixels=not arguments.no_pixels)
         task = progress.add_task("recording")
 
         def until(recorded: Recorded) -> bool:
             progress.update(task, description=f"recording: {recorded.text().partition(';')[0]}")
+            if recorded.notes["model"]:  # what follows a snapshot must be in the log
+                snapshots.begin()
             return ended(recorded)
 
         recorded = recorder.run(until)

@@ -92,6 +92,18 @@ class ModelPlan:
     snapshot: StateSnapshot | None = None
     snapshot_data: bytes = b""
     """The last one at or before the start, if there is one."""
+    later: tuple[StateSnapshot, bytes] | None = None
+    """The first one behind the start, where the log is to be played from its beginning."""
+    later_start: Receipt | None = None
+    """The first run behind that."""
+
+    def begin_later(self) -> int:
+        """Move the start to the first snapshot, if there is one; returns how many fence values that leaves out."""
+        if self.later is None or self.later_start is None or self.first is None:
+            return 0
+        self.snapshot, self.snapshot_data = self.later
+        self.start = self.later_start
+        return self.later_start.fence_value - self.first.fence_value
 
 
 @dataclass
@@ -150,13 +162,15 @@ def _note(plan: Plan, start: Start, message: LogMessage) -> None:
     elif kind == "result":
         _note_result(plan, start, owner(message), Receipt.from_result(RESULT.unpack(message.data)))
     elif kind == "state":
-        _note_state(plan, owner(message), message.data)
+        _note_state(plan, start, owner(message), message.data)
 
 
 def _note_result(plan: Plan, start: Start, model: str, receipt: Receipt) -> None:
     known = plan.models[model]
     known.runs += 1
     known.first = known.first or receipt
+    if known.later is not None and known.later_start is None and _is_before(known.later[0], receipt):
+        known.later_start = receipt
     since_first_ns = receipt.submitted_ns - (plan.first_ns or 0)
     if known.start is None and start.reached(receipt.frames[0].sequence, since_first_ns):
         known.start = receipt
@@ -165,7 +179,7 @@ def _note_result(plan: Plan, start: Start, model: str, receipt: Receipt) -> None
             known.snapshot, known.snapshot_data = None, b""
 
 
-def _note_state(plan: Plan, model: str, data: bytes) -> None:
+def _note_state(plan: Plan, start: Start, model: str, data: bytes) -> None:
     try:
         taken, _ = decode(data)
     except SnapshotError as error:
@@ -176,6 +190,8 @@ def _note_state(plan: Plan, model: str, data: bytes) -> None:
     known = plan.models.get(model)
     if known is not None and (known.start is None or _is_before(taken, known.start)):
         known.snapshot, known.snapshot_data = taken, data
+    elif known is not None and start == Start() and known.later is None:
+        known.later = taken, data
 
 
 def _is_before(taken: StateSnapshot, receipt: Receipt) -> bool:

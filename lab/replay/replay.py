@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from abi.flat import ResultFlag
 from lab.replay.compare import Comparison, Difference, Tolerance, Tolerances, arrays_of
 from lab.replay.log import LogReader
 from lab.replay.played import LoggedRun, ModelPlan, Plan, Start, read_plan, runs
@@ -175,6 +176,9 @@ def begin_state(plan: Plan, rigs: list[Rig], report: ReplayReport, name: str) ->
         if has_state[0] is None:
             report.notes.append(f"{name}: this user may not control the daemon: any state was left as it was")
         return None
+    known = model.snapshot is not None or (model.first is not None and ResultFlag.STATE_RESET in model.first.flags)
+    if not known and (left_out := model.begin_later()):
+        report.notes.append(f"{name}: {left_out} runs before the first snapshot of its state are left out")
     for rig in rigs:
         if model.snapshot is None:
             rig.reset_state(name)

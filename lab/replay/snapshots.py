@@ -17,8 +17,9 @@ from lab.replay.log import LogWriter
 
 
 class Snapshots:
-    """Takes one of every model each `every_s` seconds while the context lasts. `taken`: how many; `why_not`: why none
-    (any more).
+    """Takes one of every model each `every_s` seconds (0: none) from `begin` to the context's end.
+
+    `taken`: how many; `why_not`: why none (any more).
     """
 
     def __init__(self, sockets: Path, log: LogWriter, every_s: float) -> None:
@@ -29,9 +30,12 @@ class Snapshots:
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
 
     def __enter__(self) -> Snapshots:
-        if self._every_s > 0:
-            self._thread.start()
         return self
+
+    def begin(self) -> None:
+        """Takes the first. Results are recorded by now: those behind it are in the log."""
+        if self._every_s > 0 and self._thread.ident is None:
+            self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()

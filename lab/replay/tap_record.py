@@ -66,8 +66,8 @@ class Recorded:
 class Recorder:
     """Records the daemon behind `sockets` into `log`. Use `run`; not for use from two threads at once."""
 
-    def __init__(self, sockets: Path, log: LogWriter, *, pixels: bool = True) -> None:
-        """Raises Refused where the configuration's [tap] does not list the user; OSError where nobody listens."""
+    def __init__(self, sockets: Path, log: LogWriter, tap: Tap, *, pixels: bool = True) -> None:
+        """The tap is the recorder's from here. `pixels`: whether it was opened for them."""
         self._sockets, self._log = sockets, log
         self.recorded = Recorded()
         self._consumers: dict[str, Consumer] = {}
@@ -76,8 +76,7 @@ class Recorder:
         self._missed_before: Counter[str] = Counter()
         self._resubscribe: list[str] = []
         self._buffers: dict[int, str] = {}
-        self._tap = Tap.open(sockets / "consumer.sock", pixels=pixels)
-        self._pixels = pixels
+        self._tap, self._pixels = tap, pixels
 
     def run(self, until: Callable[[Recorded], bool]) -> Recorded:
         """Record until `until` says so (asked at least ten times a second), or the daemon ends."""

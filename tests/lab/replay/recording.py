@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from client.camera import Camera
+from client.tap import Tap
 from lab.replay.log import LogMessage, LogReader, LogWriter
 from lab.replay.snapshots import Snapshots
 from lab.replay.tap_record import Recorded, Recorder
@@ -23,7 +24,7 @@ class Recording:
         self.recorded: Recorded | None = None
         self.log = LogWriter(path)
         self._path, self._sockets = path, daemon.sockets
-        self._recorder = Recorder(daemon.sockets, self.log)
+        self._recorder = Recorder(daemon.sockets, self.log, Tap.open(daemon.sockets / "consumer.sock"))
         self._thread = threading.Thread(target=self._run, name="recorder under test", daemon=True)
         self._thread.start()
         self.wait_for(lambda seen: seen.notes["model"])  # it has subscribed
@@ -45,8 +46,8 @@ class Recording:
 
     def snapshot(self) -> None:
         """Takes a snapshot of every model's state now."""
-        with Snapshots(self._sockets, self.log, 1000.0):
-            pass
+        with Snapshots(self._sockets, self.log, 1000.0) as snapshots:
+            snapshots.begin()
 
     def finish(self) -> list[LogMessage]:
         """Ends it; the log's messages."""

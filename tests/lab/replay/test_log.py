@@ -137,7 +137,9 @@ def test_other_readers_find_everything_by_its_index(tmp_path: Path) -> None:
         assert (summary.statistics.message_count, summary.statistics.chunk_count) == (20, len(summary.chunk_indexes))
         assert len(summary.chunk_indexes) > 1
         assert sorted(channel.topic for channel in summary.channels.values()) == ["/camera/road/pixels", "/note/x"]
-        found = [one.data for _, _, one in reader.iter_messages("/camera/road/pixels", starting_at=30, ending_before=60)]
+        found = [
+            one.data for _, _, one in reader.iter_messages("/camera/road/pixels", starting_at=30, ending_before=60)
+        ]
         assert found == blocks[3:6]
         assert [one.name for one in reader.iter_metadata()] == ["fenced.log", "fenced.summary"]
         assert reader.get_header().profile == "fenced"

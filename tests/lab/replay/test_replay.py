@@ -53,8 +53,11 @@ def test_a_log_that_began_in_the_middle_goes_on_from_its_snapshot(
 ) -> None:
     log, bundle = recorded(tmp_path, maker, TinyModel("total"), snapshot_behind=2)
     with DaemonThread(others, [bundle], maker) as daemon:
-        blind = replay(daemon.sockets, log)
+        blind = replay(daemon.sockets, log, options=Options(start=Start(sequence=3)))
         assert (blind.passed, blind.mismatched) == (False, FRAMES)  # its state holds two frames that are not in the log
+        whole = replay(daemon.sockets, log)
+        assert (whole.passed, whole.equal, whole.frames) == (True, FRAMES - 2, FRAMES - 2)
+        assert whole.notes[0] == "tiny: 2 runs before the first snapshot of its state are left out"
         behind = replay(daemon.sockets, log, options=Options(start=Start(sequence=6)))
         assert (behind.passed, behind.equal, behind.frames) == (True, 3, 4)  # the one between is played, not compared
         assert "restored from the snapshot" in behind.notes[0]

@@ -124,7 +124,7 @@ def test_state_is_kept_where_the_recorder_may_ask_for_it(
         for sequence in range(1, 4):
             submit(camera, sequence, picture(sequence))
             ended(camera)
-        assert cli.main(["record", str(daemon.sockets), "-o", str(log), "--seconds", "0"]) == 0
+        assert cli.main(["record", str(daemon.sockets), "-o", str(log), "--seconds", "0.5"]) == 0
     assert "0 frames, 0 results" in capsys.readouterr().out
     (state,) = of(list(LogReader(log).messages()), "/model/tiny/state")
     header, (values,) = decode(state)
@@ -135,7 +135,7 @@ def test_state_is_kept_where_the_recorder_may_ask_for_it(
         tmp_path, [maker.write(TinyModel("total"))], maker, more="[control]\nuids = [4000000]\n"
     ) as daemon:
         log.unlink()
-        assert cli.main(["record", str(daemon.sockets), "-o", str(log), "--seconds", "0"]) == 0
+        assert cli.main(["record", str(daemon.sockets), "-o", str(log), "--seconds", "0.5"]) == 0
     assert "no snapshots of state: NOT_PERMITTED" in capsys.readouterr().out
 
 
