@@ -23,12 +23,14 @@ from daemon.health import Notifier
 from daemon.journal import MessageId
 from daemon.log import Log
 from daemon.loop import Loop
+from daemon.models import describe_machine
 from daemon.roster import Roster
 from daemon.switching import Switching
 from daemon.trust_store import VehicleTrust
+from hal.accelerator import Accelerator
 from signing import container, envelope, statement, store
 from signing.refusal import Refused
-from signing.trust import require_contents
+from signing.trust import require_contents, verify_bundle
 
 _TAKE_EFFECT = ("path", "root_paths", "bundle_paths")
 _EXTEND_EVERY_NS = 2_000_000_000
@@ -41,6 +43,7 @@ class ReloadHost(Protocol):
     config: Config
     state: str
     loop: Loop
+    accelerator: Accelerator
     audit: AuditLog
     trust: VehicleTrust
     roster: Roster
@@ -65,6 +68,7 @@ class Reload:
         self._is_running = self._again = False
         self._complaints: list[str] = []
         self._extend_at_ns = 0
+        self._machine = describe_machine(host.accelerator, host.config.limits.model_memory_bytes)
         host.loop.add_timer(lambda: self._extend_at_ns if self._is_running else None, self._extend)
 
     def begin(self) -> None:
@@ -140,6 +144,7 @@ class Reload:
     def _end(self) -> None:
         host = self._host
         self._is_running = False
+        self._complaints += self._no_longer_trusted()
         refused = "; ".join(self._complaints)
         host.audit.note("daemon.reloaded", {"config": host.config.path[:1024], "refused": refused[:1024]})
         if refused:
@@ -151,6 +156,19 @@ class Reload:
         if self._again:
             self._again = False
             self.begin()
+
+    def _no_longer_trusted(self) -> list[str]:
+        """What serves and would be refused under the present root. It serves on: only a person can weigh that."""
+        found = []
+        for pipeline in self._host.roster.pipelines.values():
+            model = pipeline.model
+            try:
+                verify_bundle(
+                    model.bundle.sealed, self._host.trust.current, machine=self._machine, now_unix_s=int(time.time())
+                )
+            except Refused as refused:
+                found.append(f"{model.label} serves and would be refused ({refused}): activate another, or restart")
+        return found
 
     def _extend(self, now_ns: int) -> None:
         self._extend_at_ns = now_ns + _EXTEND_EVERY_NS

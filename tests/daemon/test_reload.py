@@ -128,6 +128,18 @@ def test_a_newer_root_is_followed_and_outlives_the_process(bench: Bench, tmp_pat
         assert again.status()["trust"]["root_version"] == 2
 
 
+def test_a_bundle_that_a_newer_root_revokes_is_told_of_and_serves_on(bench: Bench) -> None:
+    keys = RoleKeys.make()
+    digest = bench.daemon.status()["models"][0]["digest"]
+    root = bench.maker.root_path
+    root.write_bytes(sign_root(make_root(keys, version=2, revoked_bundles=frozenset({digest})), keys.root))
+    assert "tiny 1.0.0 (release 1) serves and would be refused (revoked:" in str(bench.reload()["STATUS"])
+    assert bench.serving() == "tiny 1.0.0"
+    bench.maker.write(NEW, bench.bundle.name)
+    assert bench.reload()["STATUS"] == "serving what the configuration names"
+    assert bench.serving() == "tiny 2.0.0"
+
+
 def test_a_root_that_does_not_follow_is_refused_and_no_bundle_is_touched(bench: Bench, tmp_path: Path) -> None:
     stranger = RoleKeys.make(generation=2)
     root = bench.maker.root_path
