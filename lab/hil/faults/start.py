@@ -32,11 +32,12 @@ def slow_load(bench: Bench) -> str:
 
 
 def first_frames(bench: Bench) -> str:
-    """The first three frames after READY against the median of those after; a fresh daemon each time.
+    """The first three frames after READY against those after; a fresh daemon each time.
 
-    A spike of the runtime comes at every start; one of the machine does not: the quietest of four starts counts.
+    A spike of the runtime comes at every start; one of the machine does not, and comes later as well: the quietest of
+    four starts counts, and what the slowest of the later frames took is no spike of the first.
     """
-    worst: list[tuple[float, float]] = []
+    worst: list[tuple[float, float, float]] = []
     for start in range(STARTS):
         with bench.own(f"first-{start}", [PROBES["tiny"]]) as daemon:
             own, latencies = replace(bench, sockets=daemon.sockets), []
@@ -44,15 +45,18 @@ def first_frames(bench: Bench) -> str:
                 for sequence in range(FIRST + FOLLOWING):
                     receipt = run_one(camera, consumer, sequence, picture(1)).receipt
                     latencies.append((receipt.published_ns - receipt.submitted_ns) / NS_PER_MS)
-        worst.append((max(latencies[:FIRST]), statistics.median(latencies[FIRST:])))
-        first, median = worst[-1]
-        if first <= 2 * median + NOISE_MS:
+        first, later = max(latencies[:FIRST]), latencies[FIRST:]
+        median, slowest = statistics.median(later), max(later)
+        worst.append((first, median, slowest))
+        if first <= max(2 * median + NOISE_MS, slowest):
             return f"slowest of the first {FIRST}: {first:.2f} ms, median after: {median:.2f} ms (start {start + 1})"
-    raise WrongAnswer("slowest of the first frames", f"within 2 x the median + {NOISE_MS} ms in one start", str(worst))
+    expected = f"within 2 x the median + {NOISE_MS} ms, or the slowest after, in one of {STARTS} starts"
+    raise WrongAnswer("(first, median, slowest) ms", expected, str(worst))
 
 
 FAULTS = (
     Fault("runtime/9", "load takes a minute, watchdog kills", "EXTEND_TIMEOUT_USEC; not ready until ready", Need.OWN,
           slow_load),
-    Fault("runtime/14", "spike on the first calls", "within 2x the median", Need.OWN, first_frames),
+    Fault("runtime/14", "spike on the first calls", "within 2x the median, and the machine's noise", Need.OWN,
+          first_frames),
 )  # fmt: skip
