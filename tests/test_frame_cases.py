@@ -59,7 +59,6 @@ CASES: dict[int, tuple[str, ...]] = {
     23: (f"{_PEERS}::test_a_silent_peer_is_closed_and_others_are_served",),
     24: (
         f"{_PEERS}::test_a_malformed_packet_closes_its_peer_with_a_typed_error",
-        f"{_PEERS}::test_an_empty_packet_closes_its_peer_with_a_typed_error",
         f"{_PEERS}::test_descriptors_that_nobody_asked_for_are_closed",
     ),
     25: (f"{_SERVING}::test_a_camera_killed_in_flight_is_seen_and_its_frame_still_counted",),

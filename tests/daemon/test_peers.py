@@ -18,13 +18,14 @@ import pytest
 from abi import messages as m
 from abi.flat import RELEASE, SUBMIT, Release, Submit
 from abi.messages import Role
-from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
+from abi.packet import MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
 from client.connection import Connection
 from client.errors import Refused
 from daemon import server
 from daemon.service import Service
 from daemon.transport import Credentials, credentials
 from hal.memory import FIXED_SIZE, add_seals, create_sealed
+from lab.hil.faults.peers import MALFORMED
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 from tests.support.descriptors import open_descriptors
@@ -57,22 +58,6 @@ def until(holds: Callable[[], bool]) -> None:
         os.sched_yield()
 
 
-HEADER = encode_header(Kind.HELLO)
-MALFORMED = {
-    "one byte": b"\x01",
-    "a cut header": HEADER[:7],
-    "a header alone": HEADER,
-    "noise": bytes(range(256)),
-    "another ABI version": Kind.HELLO.to_bytes(2, "little") + (ABI_VERSION + 1).to_bytes(2, "little") + bytes(4),
-    "an unknown kind": (999).to_bytes(2, "little") + ABI_VERSION.to_bytes(2, "little") + bytes(4),
-    "flags in the header": HEADER[:5] + b"\x01\0\0" + bytes(8),
-    "a packet of the daemon": encode_header(Kind.WELCOME) + bytes(16),
-    "a submit before the greeting": encode_header(Kind.SUBMIT) + SUBMIT.pack(Submit(0, 0, 1, 0, 0, 0, 0, 0, 0)),
-    "a packet beyond the limit": HEADER + bytes(60_000),
-    "a descriptor count that is not so": encode_header(Kind.HELLO, 3) + bytes(16),
-}
-
-
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_packet_closes_its_peer_with_a_typed_error(daemon: DaemonThread, name: str) -> None:
     with daemon.camera("road") as camera, daemon.consumer() as consumer:
@@ -85,14 +70,6 @@ def test_a_malformed_packet_closes_its_peer_with_a_typed_error(daemon: DaemonThr
                 assert peer.socket.recv(1) == b""
         run_one(camera, consumer, 1, picture(1))  # the others are served
     assert daemon.status()["faults"]["internal_errors"] == 0
-
-
-def test_an_empty_packet_closes_its_peer_with_a_typed_error(daemon: DaemonThread) -> None:
-    with RawPeer(daemon) as peer:
-        peer.socket.send(b"")
-        refusal = peer.answer()
-        assert isinstance(refusal, m.Refusal)
-        assert refusal.code is RefusalCode.PROTOCOL
 
 
 @pytest.mark.parametrize("count", [1, MAX_DESCRIPTORS, MAX_DESCRIPTORS + 3, 200])
