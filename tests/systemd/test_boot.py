@@ -15,8 +15,9 @@ import pytest
 from client.errors import ConnectionLost, Refused
 from daemon.journal import MessageId
 from lab.hil.clients import ended, picture, run_one, submit
+from tests.simulators import RoleKeys, make_root, sign_root
 from tests.systemd.machine import until
-from tests.systemd.vehicle import FIRST, MODELS, SECOND, SOCKET_UNITS, UNIT, Vehicle, runs
+from tests.systemd.vehicle import CONFIG, FIRST, MODELS, SECOND, SOCKET_UNITS, UNIT, Vehicle, runs
 
 
 def test_the_installed_package_serves_frames(vehicle: Vehicle) -> None:
@@ -148,3 +149,39 @@ def test_a_damaged_bundle_is_refused_on_a_reload_and_the_old_one_serves_on(vehic
     until(lambda: vehicle.events(REFUSAL="digest-mismatch"))
     until(lambda: "digest-mismatch" in vehicle.machine.show(UNIT, "StatusText"))
     runs(vehicle, FIRST)
+
+
+def test_a_newer_root_is_followed_on_a_reload_inside_the_sandbox(vehicle: Vehicle) -> None:
+    keys = RoleKeys.make()
+    machine, config = vehicle.machine, vehicle.machine.path("/etc/fenced/fenced.toml")
+    root = machine.path("/etc/fenced/root-2.json")
+    root.write_bytes(sign_root(make_root(keys, version=2, minimum_releases={"tiny": 2}), keys.root))
+    root.chmod(0o644)
+    try:
+        config.write_text(CONFIG.replace('root.json"]', 'root.json", "/etc/fenced/root-2.json"]'))
+        machine.run("systemctl", "reload", UNIT)
+        until(lambda: vehicle.status()["trust"]["root_version"] == 2)
+        old = vehicle.put(FIRST, "old.fenced")
+        with vehicle.control() as control, pytest.raises(Refused, match="rollback"):
+            control.activate(old)
+        assert sum(vehicle.status()["guard"]["refused"].values()) == 0
+    finally:
+        config.write_text(CONFIG)
+        root.unlink()
+
+
+def test_the_package_is_upgraded_under_a_daemon_that_serves_and_removed_without_its_state(vehicle: Vehicle) -> None:
+    machine, before = vehicle.machine, vehicle.pid
+    machine.run("dpkg", "--force-depends", "--install", "/root/fenced.deb")
+    runs(vehicle)
+    assert vehicle.pid == before
+    machine.run("systemctl", "restart", UNIT)
+    runs(vehicle)
+    machine.run("dpkg", "--remove", "fenced")
+    try:
+        assert machine.show(UNIT, "LoadState") == "not-found"
+        assert not machine.path("/opt/fenced").exists()
+        assert vehicle.audited("daemon.stopped")
+        assert machine.path("/etc/fenced/fenced.toml").read_text() == CONFIG
+    finally:
+        machine.run("dpkg", "--force-depends", "--install", "/root/fenced.deb")
