@@ -1,11 +1,12 @@
 """Whose run goes to the device next, when several models share it. Pure: no clock, no I/O; `now_ns` is passed in.
 
 Each model has one claim. The claim of the highest priority goes first; of equal ones that with the earliest deadline,
-then the older frame. A run cannot be interrupted, so a claim waits while its run, by the measured p99 of all concerned,
-would make the next frames of a model of higher priority late: those that wait, and those that are expected one period
-after the last. The next sets of all higher claims are laid out on the device twice, with the run before them and
-without; it starts if nobody who is in time without it becomes late by it. Where a set could not be in time anyway, or
-its frame does not come, the set after it counts, until the camera has been silent for a while.
+then the older frame; nobody is passed by for needing more places. A run cannot be interrupted, so a claim waits while
+its run, by the measured p99 of all concerned, would make the next frames of a model of higher priority late: those that
+wait, and those that are expected one period after the last. The next sets of all higher claims are laid out on the
+device twice, with the run before them and without; it starts if nobody who is in time without it becomes late by it.
+Where a set could not be in time anyway, or its frame does not come, the set after it counts, until the camera has been
+silent for a while.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ class Claim:
     period_ns: int = 0
     # Between its sets; 0: unknown, then no set is expected.
     held_back: int = 0
-    # How many sets waited for a model of higher priority.
+    # How many sets waited, though there was room, for a model of higher priority or a more urgent one of more places.
     _held_sof_ns: int = field(default=-1, repr=False)
 
     def next_set(self, now_ns: int) -> Ready | None:
@@ -133,10 +134,12 @@ class Turns:
         self.retry_ns = None
         ready = [claim for claim in self._claims if claim.ready is not None and claim not in self._running]
         ready.sort(key=_urgency)
+        waiting: list[Claim] = []  # more urgent ones that need more places than are free
         for claim in ready:
             if claim.width > self._free():
+                waiting.append(claim)
                 continue
-            retry_ns = self._held_until(claim, now_ns)
+            retry_ns = self._held_until(claim, waiting, now_ns)
             if retry_ns is None:
                 return claim
             self._note_held(claim)
@@ -165,9 +168,9 @@ class Turns:
     def _free(self) -> int:
         return self.places - sum(busy.width for busy in self._running.values())
 
-    def _held_until(self, claim: Claim, now_ns: int) -> int | None:
-        higher = [other for other in self._claims if other.priority > claim.priority]
-        return self._delayed(higher, claim.width, claim.run_ns, now_ns) if higher else None
+    def _held_until(self, claim: Claim, waiting: list[Claim], now_ns: int) -> int | None:
+        concerned = [other for other in self._claims if other.priority > claim.priority or other in waiting]
+        return self._delayed(concerned, claim.width, claim.run_ns, now_ns) if concerned else None
 
     def _delayed(self, concerned: list[Claim], width: int, run_ns: int, now_ns: int) -> int | None:
         """None where none of these suffers by a run that starts now; else when the first that does gives up."""

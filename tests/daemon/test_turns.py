@@ -72,6 +72,17 @@ def test_a_model_without_a_deadline_is_waited_for_only_while_its_frame_waits() -
     assert turns.pick(100) is low
 
 
+def test_a_run_that_needs_more_places_is_not_passed_by_for_ever() -> None:
+    wide, one, other = claim("wide", width=2, ready=Ready(0, None)), claim("one"), claim("other", ready=Ready(5, None))
+    turns = device(wide, one, other, places=2)
+    turns.began(one, 0)
+    assert turns.pick(5) is None  # it would start after `one`, and not after `other`
+    wide.ready = Ready(0, 100)
+    assert turns.pick(5) is other  # in time even so
+    turns.ended(one)
+    assert turns.pick(10) is wide
+
+
 def test_a_frame_that_is_late_anyway_keeps_nobody_waiting() -> None:
     high = claim("high", 1, run_ns=60, deadline_ns=50, ready=Ready(0, 50))
     low = claim("low", run_ns=40, ready=Ready(0, None))
