@@ -125,7 +125,7 @@ def export_video(reader: LogReader, path: Path, stream: str | None) -> int:
             chosen = chosen or name
             if name == chosen:
                 first_ns = first_ns or message.log_time_ns
-                video.add(rgb_of(message.data, format), (message.log_time_ns - first_ns) // 1_000_000)
+                video.add(message.data, format, (message.log_time_ns - first_ns) // 1_000_000)
                 count += 1
     return count
 

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _SCRIPT = """
 import collections, gc, json, sys, threading, tracemalloc
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+from client.tap import Tap
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import DaemonThread, picture, run_one
 
@@ -30,6 +33,8 @@ with (
     daemon.camera() as camera,
     daemon.consumer() as consumer,
 ):
+    tap = Tap.open(daemon.sockets / "consumer.sock") if sys.argv[3] == "tapped" else None  # which nobody reads
+
     def drive(first, count):
         for sequence in range(first, first + count):
             run_one(camera, consumer, sequence, pictures[sequence % 8])
@@ -55,8 +60,9 @@ with (
 FRAMES, NOISE_BYTES_A_FRAME = 1000, 4
 
 
-def test_a_frame_raises_no_audit_event_and_keeps_no_memory(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _SCRIPT, Path(__file__).parents[2], tmp_path]
+@pytest.mark.parametrize("recorder", ["none", "tapped"])
+def test_a_frame_raises_no_audit_event_and_keeps_no_memory(tmp_path: Path, recorder: str) -> None:
+    command = [sys.executable, "-c", _SCRIPT, Path(__file__).parents[2], tmp_path, recorder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

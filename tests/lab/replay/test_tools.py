@@ -12,7 +12,7 @@ import pytest
 from abi.format import StreamFormat
 from lab import cli
 from lab.replay.log import SUMMARY, LogReader, LogWriter
-from lab.replay.picture import rgb_of, write_png
+from lab.replay.picture import VideoWriter, rgb_of, write_png
 from lab.replay.pictures import camera_of, pictures
 from lab.replay.refusal import LogRefused
 from lab.replay.replay import replay
@@ -114,3 +114,17 @@ def test_the_pictures_of_one_camera_can_be_had_alone(log: Path, tmp_path: Path) 
         writer.write("/note/x", b"{}", 1)
     with pytest.raises(LogRefused, match="does not hold one camera"):
         camera_of(LogReader(tmp_path / "none.mcap"))
+
+
+def test_a_video_of_nv12_frames_shows_what_the_frames_hold(tmp_path: Path) -> None:
+    source = RoadSource(1, 320, 200)
+    pixels = np.zeros(source.format.buffer_bytes, np.uint8)
+    with VideoWriter(tmp_path / "v.mp4") as video:
+        for index in range(3):
+            source.fill(pixels, index)
+            video.add(pixels.tobytes(), source.format, 50 * index)
+    shown = read(tmp_path / "v.mp4")
+    assert len(shown) == 3
+    assert (
+        np.abs(shown[2].astype(int) - rgb_of(pixels, source.format)).mean() < 6
+    )  # H.264 at crf 18, chroma interpolated
