@@ -88,6 +88,7 @@ class AuditLog:
         self.on_lost: Callable[[str, Exception], None] = lambda event, error: None
         self.on_written: Callable[[bytes], None] = lambda line: None
         # Is given every line that was written, on the thread that wrote it.
+        self._counts: dict[tuple[str, str], int] = {}
         self._lock = threading.RLock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -117,9 +118,19 @@ class AuditLog:
                     f"audit log {self.path}: only {written} of {len(line)} bytes were written; is the disk full?"
                 )
             self._head = ChainHead(self._head.entries + 1, hashlib.sha256(line).hexdigest())
+            self._count(event, fields)
             if durable:
                 os.fdatasync(self._fd)
             self.on_written(line)
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How often each event came since the daemon started, by event and refusal code ("" where it has none)."""
+        return dict(self._counts)  # one step for the interpreter: another thread may be counting
+
+    def _count(self, event: str, fields: Mapping[str, Value]) -> None:
+        key = (event, str(fields.get("code", "")))
+        self._counts[key] = self._counts.get(key, 0) + 1
 
     def note(self, event: str, fields: Mapping[str, Value] = MappingProxyType({}), *, durable: bool = True) -> None:
         """As `append`, for what has happened already: an entry that cannot be written is counted and told of.

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, every key with its unit in its name, unknown keys refused.
 
 A mistake raises ConfigError, which names the key, what was expected and what was found. Defaults are the safest: no
-stream may be opened and nothing subscribed to, tapped or controlled but by the daemon's own user, until a policy says
-so.
+stream may be opened and nothing subscribed to, tapped or controlled but by the daemon's own user, until a
+policy says so.
 """
 
 import os
@@ -10,24 +10,17 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
 
 from abi.packet import MAX_PACKET_BYTES, MAX_SLOTS
+from daemon.config_table import ConfigError, Table
 from hal.accelerator import DRIVERS, DeviceOptions
 
+__all__ = [
+    "Activation", "Config", "ConfigError", "Isolation", "Limits", "ModelPolicy", "Peers", "Queueing", "SocketModes",
+    "StreamPolicy", "load", "parse",
+]  # fmt: skip
 _MS = 1_000_000
 _SOCKET_FOLDER_BYTES = 107 - len("/consumer.sock")  # unix(7): sun_path with its NUL
-_Choice = TypeVar("_Choice", bound=Enum)
-
-
-class ConfigError(ValueError):
-    """The configuration is wrong at `key`."""
-
-    def __init__(self, key: str, expected: str, found: object) -> None:
-        super().__init__(f"configuration: {key}: expected {expected}, found {found!r}")
-        self.key = key
-        self.expected = expected
-        self.found = found
 
 
 class Isolation(Enum):
@@ -129,6 +122,7 @@ class Config:
     subscribe: Peers
     tap: Peers
     control: Peers
+    observe: Peers  # who may ask for status and metrics, and command nothing
 
     def stream(self, name: str) -> StreamPolicy:
         """The policy for a stream; one that is not configured may only be opened by the daemon's own user."""
@@ -156,7 +150,7 @@ def load(path: str) -> Config:
 def parse(data: Mapping[str, object], path: str) -> Config:
     """Checks parsed TOML. Relative paths in it are taken from the file's folder."""
     folder = os.path.dirname(path)
-    table = _Table(data, "")
+    table = Table(data, "")
     bundles = tuple(_path(item, "bundle_paths", folder) for item in table.texts("bundle_paths", least=1))
     driver, device = _device(table.table("device"))
     state = _path(table.text("state_directory"), "state_directory", folder)
@@ -187,12 +181,13 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         subscribe=_peers(table.table("subscribe")),
         tap=_peers(table.table("tap")),
         control=_peers(table.table("control")),
+        observe=_peers(table.table("observe"), usual=Peers(frozenset(), frozenset())),
     )
     table.done()
     return config
 
 
-def _device(table: "_Table") -> tuple[str, DeviceOptions]:
+def _device(table: Table) -> tuple[str, DeviceOptions]:
     """The driver's name and how the device is opened. What a driver has no use for it refuses itself."""
     usual = DeviceOptions()
     queue_slots = table.number("queue_slots", usual.queue_slots, 1, 1_024)
@@ -213,7 +208,7 @@ def _device(table: "_Table") -> tuple[str, DeviceOptions]:
     return driver, options
 
 
-def _limits(table: "_Table") -> Limits:
+def _limits(table: Table) -> Limits:
     peers = table.number("peers", 32, 1, 256)
     limits = Limits(
         max_age_ns=table.number("max_age_ms", 500, 1, 3_600_000) * _MS,
@@ -235,7 +230,7 @@ def _limits(table: "_Table") -> Limits:
     return limits
 
 
-def _activation(table: "_Table") -> Activation:
+def _activation(table: Table) -> Activation:
     activation = Activation(
         crash_limit=table.number("crash_limit", 3, 1, 16),
         crash_window_s=table.number("crash_window_s", 600, 1, 1_000_000),
@@ -245,7 +240,7 @@ def _activation(table: "_Table") -> Activation:
     return activation
 
 
-def _sockets(table: "_Table") -> dict[str, SocketModes]:
+def _sockets(table: Table) -> dict[str, SocketModes]:
     sockets = {}
     for role in ("camera", "consumer", "control"):
         mode = table.text(f"{role}_mode", "0660")
@@ -256,7 +251,7 @@ def _sockets(table: "_Table") -> dict[str, SocketModes]:
     return sockets
 
 
-def _models(table: "_Table") -> dict[str, ModelPolicy]:
+def _models(table: Table) -> dict[str, ModelPolicy]:
     policies: dict[str, ModelPolicy] = {}
     for index, model in enumerate(table.tables("model")):
         name = _name(model.text("name"), f"model[{index}].name")
@@ -273,7 +268,7 @@ def _name(name: str, key: str) -> str:
     return name
 
 
-def _streams(table: "_Table") -> Iterator[StreamPolicy]:
+def _streams(table: Table) -> Iterator[StreamPolicy]:
     streams = table.table("stream")
     for name in streams.names():
         _name(name, f"stream.{name}")
@@ -288,11 +283,12 @@ def _streams(table: "_Table") -> Iterator[StreamPolicy]:
     streams.done()
 
 
-def _peers(table: "_Table", *, done: bool = True) -> Peers:
+def _peers(table: Table, *, done: bool = True, usual: Peers | None = None) -> Peers:
+    """`usual`: who may where nobody is listed; None: the daemon's own user."""
     uids, gids = table.numbers("uids"), table.numbers("gids")
     if done:
         table.done()
-    return Peers(frozenset(uids), frozenset(gids)) if uids or gids else _own()
+    return Peers(frozenset(uids), frozenset(gids)) if uids or gids else (usual or _own())
 
 
 def _own() -> Peers:
@@ -303,91 +299,3 @@ def _path(text: str, key: str, folder: str) -> str:
     if not text or "\0" in text:
         raise ConfigError(key, "a path", text)
     return os.path.normpath(os.path.join(folder, text))
-
-
-class _Table:
-    """One TOML table, read key by key; `done()` refuses what nobody asked for."""
-
-    def __init__(self, data: Mapping[str, object], where: str) -> None:
-        self._data = dict(data)
-        self._where = where
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._data)
-
-    def _take(self, key: str) -> object:
-        return self._data.pop(key, None)
-
-    def _error(self, key: str, expected: str, found: object) -> ConfigError:
-        return ConfigError(self._where + key, expected, "nothing" if found is None else found)
-
-    def table(self, key: str) -> "_Table":
-        found = self._take(key)
-        if found is None:
-            found = {}
-        if not isinstance(found, dict):
-            raise self._error(key, "a table", found)
-        return _Table(found, f"{self._where}{key}.")
-
-    def tables(self, key: str) -> "list[_Table]":
-        found = self._take(key)
-        items = [] if found is None else found
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise self._error(key, f"tables, each under [[{self._where}{key}]]", found)
-        return [_Table(item, f"{self._where}{key}[{index}].") for index, item in enumerate(items)]
-
-    def text(self, key: str, default: str | None = None) -> str:
-        found = self._take(key)
-        if found is None and default is not None:
-            return default
-        if not isinstance(found, str) or not found:
-            raise self._error(key, "a string", found)
-        return found
-
-    def one_of(self, key: str, allowed: tuple[str, ...], default: str) -> str:
-        found = self.text(key, default)
-        if found not in allowed:
-            raise self._error(key, f"one of {', '.join(allowed)}", found)
-        return found
-
-    def choice(self, key: str, choices: type[_Choice], default: _Choice) -> _Choice:
-        found = self.text(key, str(default.value))
-        for choice in choices:
-            if choice.value == found:
-                return choice
-        raise self._error(key, f"one of {', '.join(str(choice.value) for choice in choices)}", found)
-
-    def number(self, key: str, default: int, least: int, most: int) -> int:
-        found = self._take(key)
-        if found is None:
-            return default
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-            raise self._error(key, f"an integer from {least} to {most}", found)
-        return found
-
-    def flag(self, key: str, default: bool) -> bool:
-        found = self._take(key)
-        if found is None:
-            return default
-        if not isinstance(found, bool):
-            raise self._error(key, "true or false", found)
-        return found
-
-    def texts(self, key: str, *, least: int) -> tuple[str, ...]:
-        found = self._take(key)
-        items = [] if found is None else found
-        if not isinstance(items, list) or len(items) < least or not all(isinstance(item, str) for item in items):
-            raise self._error(key, f"a list of at least {least} strings", found)
-        return tuple(items)
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        found = self._take(key)
-        items = [] if found is None else found
-        if not isinstance(items, list) or not all(type(item) is int and 0 <= item < 2**32 - 1 for item in items):
-            raise self._error(key, "a list of whole numbers that are not negative", found)
-        return tuple(items)
-
-    def done(self) -> None:
-        """Raises ConfigError for the first key that was not taken."""
-        for key, found in self._data.items():
-            raise ConfigError(self._where + key, "no such key (is the unit in its name?)", found)

@@ -1,4 +1,8 @@
-"""An operator's session: one command at a time, each answered by a Reply or a Refusal once it has been carried out."""
+"""An operator's session: one command at a time, each answered by a Reply or a Refusal once it has been carried out.
+
+Who is listed under [observe] and not under [control] may ask for status and metrics, and for nothing else: an exporter
+that listens on a network must not be able to command.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Protocol
 
 from abi import messages as m
 from abi.messages import CommandKind, Role
+from abi.packet import Kind, RefusalCode
 from abi.session import Event
 from daemon.command import Attached, Body, CommandRefused, Done, Outcome
 from daemon.config import Config
@@ -16,6 +21,8 @@ from daemon.peer import Arrival, Peer, PeerContext
 from daemon.state_keeper import StateKeeper
 from daemon.switching import Switching
 from daemon.transport import Descriptors
+
+_OBSERVING = frozenset({CommandKind.STATUS, CommandKind.METRICS})
 
 
 class ControlHost(Protocol):
@@ -54,10 +61,18 @@ class ControlPeer(Peer):
         return self._pending
 
     def may_enter(self) -> bool:
+        return self._may_command or self.permits(self._host.config.observe)
+
+    @property
+    def _may_command(self) -> bool:
         return self.permits(self._host.config.control)
 
     def handle(self, event: Event, descriptors: Descriptors, now_ns: int) -> None:
         match event:
+            case m.Command() if event.command not in _OBSERVING and not self._may_command:
+                self.refuse(_observes_only(Kind.COMMAND, event.command.name.lower()))
+            case m.SetAux() if not self._may_command:
+                self.refuse(_observes_only(Kind.SET_AUX, f"aux input {event.name}"))
             case m.Command():
                 self._pending = True
                 self._carry_out(event, descriptors)
@@ -116,6 +131,11 @@ class ControlPeer(Peer):
             self._reply(command, _json(answer.body), (answer.descriptor,))
         finally:
             os.close(answer.descriptor)
+
+
+def _observes_only(kind: Kind, found: str) -> m.Refusal:
+    expected, action = "status or metrics, from a user listed under [observe] only", "list it under [control] instead"
+    return m.Refusal(RefusalCode.NOT_PERMITTED, kind, "command", expected, found, action)
 
 
 def _json(body: Body) -> str:

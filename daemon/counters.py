@@ -1,6 +1,9 @@
 """What became of the frame sets of one model, counted for as long as its name serves."""
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
+
+from daemon.histogram import StageTimes
 
 
 @dataclass
@@ -12,6 +15,7 @@ class Counters:
     deadline_missed: results published too late. late_sets: complete sets dropped as late.
     skew: frames without a partner in time. skipped_sets: sets skipped by contract.
     state_only: runs that only kept state in step. state_tainted: discarded runs whose state was reset.
+    fences_signaled, fences_failed: how the fences of its runs ended. stages: where the time of its results went.
     """
 
     published: int = 0
@@ -26,5 +30,12 @@ class Counters:
     skipped_sets: int = 0
     state_only: int = 0
     state_tainted: int = 0
+    fences_signaled: int = 0
+    fences_failed: int = 0
     last_run_ns: int = 0
     last_latency_ns: int = 0
+    stages: StageTimes = field(default_factory=StageTimes, repr=False, compare=False)
+
+    def numbers(self) -> dict[str, int]:
+        """All but the histograms, by name."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "stages"}

@@ -8,6 +8,7 @@ error or outlasts the limit is reported as such, and its frame never runs.
 import array
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 
@@ -36,6 +37,7 @@ class InFences:
     def __init__(self, loop: Loop, timeout_ns: int) -> None:
         self._loop = loop
         self._timeout_ns = timeout_ns
+        self.ended: Counter[FenceOutcome] = Counter()
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # descriptor -> (due_ns, whom to tell)
         loop.add_timer(self._due_ns, self._expire)
 
@@ -46,6 +48,7 @@ class InFences:
         """Owns the descriptor from here; calls `on_outcome` once, at once when it can be told at once."""
         if not _kind(descriptor).startswith(_KINDS):
             os.close(descriptor)
+            self.ended[FenceOutcome.UNSUITABLE] += 1
             on_outcome(FenceOutcome.UNSUITABLE)
             return
         self.wait_readable(descriptor, now_ns, on_outcome)
@@ -56,6 +59,7 @@ class InFences:
         self._loop.watch(descriptor, lambda events: self._end(descriptor, _outcome(descriptor, events)))
 
     def _end(self, descriptor: int, outcome: FenceOutcome) -> None:
+        self.ended[outcome] += 1
         self._release(descriptor)(outcome)
 
     def _release(self, descriptor: int) -> OnOutcome:

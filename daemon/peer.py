@@ -7,7 +7,7 @@ closes it and nobody else. `close` is the one way out, and leaves nothing behind
 import select
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ class PeerContext:
         self.receiver = Receiver(limits.packet_bytes)
         self.taps = Taps(loop)
         self.internal_errors = 0
+        self.refusals: Counter[tuple[str, str]] = Counter()  # by role and code
 
 
 class Peer:
@@ -108,6 +109,7 @@ class Peer:
     def refuse(self, refusal: m.Refusal) -> None:
         """Refuses a packet, and says so in the log. It does not count as heard."""
         self.note_refused()
+        self._context.refusals[self.role.name.lower(), refusal.code.name.lower()] += 1
         self._context.log.warning(
             f"{self.label}: refused {refusal.code.name.lower()}: {refusal.what}: "
             f"expected {refusal.expected}, found {refusal.found}; {refusal.action}",

@@ -107,6 +107,7 @@ class Pipeline:
         source.sink = None
         if self._run is None:
             self.entries.let_go()
+        self._dispatcher.pump()  # nobody waits for its next frame any more
 
     def offer(self, frame: Waiting) -> None:
         """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
@@ -171,6 +172,7 @@ class Pipeline:
         self._note_reset()
         if run is not None:
             self.counters.device_errors += 1
+            self.counters.fences_failed += 1
             self._end(run, LeaseEvent.RESET, ReleaseStatus.LOST)
         self._after_run()
 
@@ -289,10 +291,12 @@ class Pipeline:
             return
         if run.fence.status is FenceStatus.SIGNALED:
             self._run = None
+            self.counters.fences_signaled += 1
             self._complete(run)
         elif run.fence.quiet:
             self._run = None
             self.counters.device_errors += 1
+            self.counters.fences_failed += 1
             self._reset()
             self._end(run, LeaseEvent.FENCE, ReleaseStatus.LOST)
         else:
@@ -344,6 +348,7 @@ class Pipeline:
         self.counters.deadline_missed += not receipt.deadline_met
         self.counters.last_run_ns = run.fence.completed_ns - run.fence.started_ns
         self.counters.last_latency_ns = published_ns - run.sof_ns
+        self.counters.stages.observe(run.sof_ns, receipt.submitted_ns, receipt.completed_ns, published_ns)
         self.on_publish(receipt, slot, sequence)
         if not self.on_published(run):
             self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)

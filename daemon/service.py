@@ -27,6 +27,7 @@ from daemon.journal import MessageId
 from daemon.ledgers import Ledgers
 from daemon.log import Log
 from daemon.loop import Loop
+from daemon.metrics import metrics_text
 from daemon.models import LoadedModel
 from daemon.peer import PeerContext
 from daemon.pipeline import Pipeline, Publish
@@ -36,7 +37,7 @@ from daemon.server import Server
 from daemon.sockets import lock_folder, open_listeners
 from daemon.standing import Standing
 from daemon.state_keeper import StateKeeper
-from daemon.status import metrics_text, status_body
+from daemon.status import status_body
 from daemon.switching import Switching
 from daemon.trust_store import VehicleTrust
 from hal.accelerator import LIBRARIES, open_accelerator

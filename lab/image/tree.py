@@ -139,7 +139,8 @@ def _write_rest(made: Path, target: ImageTarget, version: str, source: Path, kep
     text = _LAUNCHER.format(interpreter=target.interpreter, python=target.python, version=f"{major}, {minor}")
     _made(made / "bin").joinpath("fenced").write_text(text)
     share = _made(made / "share")
-    shutil.copytree(source / "systemd", share / "systemd")
+    # the exporter is the lab's, and no part of a vehicle's image
+    shutil.copytree(source / "systemd", share / "systemd", ignore=shutil.ignore_patterns("fenced-exporter.*"))
     shutil.copy(source / "LICENSE", share / "LICENSE")
     (share / "sbom.json").write_bytes(bill_of_materials(version, target, kept))
     digests = {path: hash_file(str(made / path)) for path in tree_files(str(made))}

@@ -60,6 +60,23 @@ def test_the_sandbox_is_as_tight_as_promised(installed: Path) -> None:
     assert run(tool("systemd-analyze"), "security", "--offline=true", threshold, service).returncode != 0
 
 
+def test_the_exporter_may_reach_this_machine_and_the_daemons_control_socket_alone(tmp_path: Path) -> None:
+    text = (UNITS / "fenced-exporter.service").read_text()
+    unit = tmp_path / "fenced-exporter.service"
+    unit.write_text(text.replace("/opt/fenced-lab/bin/fenced-exporter", "/bin/true"))
+    done = run(tool("systemd-analyze"), "verify", "--man=no", unit)
+    assert (done.returncode, done.stderr) == (0, "")
+    threshold = "--threshold=13"
+    assert run(tool("systemd-analyze"), "security", "--offline=true", threshold, unit).returncode == 0
+    unit.write_text(unit.read_text().replace("IPAddressDeny=any", ""))
+    assert run(tool("systemd-analyze"), "security", "--offline=true", threshold, unit).returncode != 0
+    (tmp_path / "etc").mkdir()
+    for name in ("fenced", "fenced-exporter"):
+        done = run(tool("systemd-sysusers"), f"--root={tmp_path}", UNITS / f"{name}.sysusers")
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"^fenced-control:.*:fenced-exporter$", (tmp_path / "etc/group").read_text(), re.MULTILINE)
+
+
 def test_the_sockets_carry_the_names_that_the_daemon_asks_for() -> None:
     for role in ROLES:
         text = (UNITS / f"fenced-{role}.socket").read_text()

@@ -1,0 +1,1 @@
+"""The exporter: a daemon's metrics for Prometheus, from a process of its own."""
