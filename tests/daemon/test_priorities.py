@@ -49,6 +49,27 @@ def test_the_model_of_higher_priority_goes_first_and_of_equal_ones_the_older_fra
         assert first.completed_ns <= last.submitted_ns  # one place: never beside one another
 
 
+def test_a_run_that_would_make_the_next_frame_of_a_higher_model_late_waits_until_none_is_expected(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    period_ns = 10_000_000_000
+    high = TinyModel("add", name="high", streams=("wide",), deadline_ns=period_ns)
+    with (
+        DaemonThread(tmp_path, [maker.write(LOW), maker.write(high)], maker, more=ranked(2, 1)) as daemon,
+        daemon.camera() as low_camera,
+        daemon.consumer("high") as results,
+    ):
+        low = daemon.service.roster.pipelines["low"]
+        low.claim.run_ns = 3 * period_ns  # as if it took that long
+        with daemon.camera("wide", format=frame_format(period_ns=period_ns)) as camera:
+            run_one(camera, results, 1, picture(1))
+            submit(low_camera, 1, picture(2))
+            daemon.wait_for(lambda status: status["models"][0]["runs"]["held_back"])
+            run_one(camera, results, 2, picture(1))
+            assert daemon.status()["models"][0]["runs"]["published"] == 0
+        assert ended(low_camera)["run"] == 1  # as soon as the other camera has gone
+
+
 def test_models_run_side_by_side_where_the_device_has_places(tmp_path: Path, maker: BundleMaker) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine gives the process one core only")
