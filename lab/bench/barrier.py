@@ -16,8 +16,8 @@ from hal.accelerator import DeviceOptions, open_accelerator
 from hal.error import HalCode, HalError
 from lab.bench import synthetic
 from lab.bench.busy import Busy, busy
+from lab.bench.chain import Chain, bind
 from lab.bench.row import Row, make_row
-from lab.bench.synthetic import Chain
 
 REACH = 1 / 1.3
 FIFO_PRIORITY = 10
@@ -38,7 +38,7 @@ def run(turns: int = 8) -> list[Row]:
         for policy, priority in (("default", 0), (f"FIFO {FIFO_PRIORITY}", FIFO_PRIORITY)):
             accelerator = open_accelerator("cpu", DeviceOptions(fifo_priority=priority))
             try:
-                quiet, disturbed = _alternate(synthetic.bind(accelerator, module), company, turns)
+                quiet, disturbed = _alternate(bind(accelerator, module), company, turns)
             except HalError as error:
                 if error.code is not HalCode.NOT_PERMITTED:
                     raise

@@ -12,28 +12,12 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from abi.format import ChromaSite, Matrix, Primaries, Range, Transfer, make_format
-from abi.graph import (
-    HAL_VERSION,
-    Argument,
-    Buffer,
-    BufferKind,
-    DType,
-    Entrypoint,
-    FrameInput,
-    Graph,
-    Launch,
-    Output,
-    OutputView,
-    Program,
-)
-from abi.packet import ABI_VERSION
-from hal.accelerator import Accelerator, DeviceBuffer, DeviceOptions, Executable, Module, open_accelerator
-from hal.bindings import Bindings
-from hal.fence import FenceStatus
+from abi.graph import Graph, Program
+from hal.accelerator import Accelerator, DeviceOptions, Module, open_accelerator
+from lab.bench.chain import FRAME, FRAME_BYTES, Step, bind, chain_graph
 from lab.bench.row import Row, make_row
 from lab.compile.spec import TargetSpec
 from lab.compile.target import Target
@@ -41,9 +25,6 @@ from lab.compile.target import Target
 LAUNCHES = (1, 50, 200)
 CPUS = {"x86_64": "x86_64_v3", "aarch64": "generic"}
 REACH_AT_200 = 100.0
-_COUNT = 1024
-_FRAME = bytes(range(256)) * (_COUNT // 256)
-_LIMIT_NS = 5_000_000_000
 _PEER_BATCH = 20
 
 
@@ -67,7 +48,8 @@ def run(repetitions: int = 200, driver: str = "cpu") -> list[Row]:
             os.sched_setaffinity(0, allowed)
         for label, options in (("any core", DeviceOptions()), ("any core, spin_us 0", DeviceOptions(spin_us=0))):
             (free,) = _rows(target, driver, options, LAUNCHES[-1:], repetitions)
-            rows.append(replace(free, name=f"{free.name}, {label}", reach=0.0))
+            note = free.note.replace("one core", "any core")
+            rows.append(replace(free, name=f"{free.name}, {label}", reach=0.0, note=note))
         return rows
 
 
@@ -97,43 +79,18 @@ def open_bench_target(driver: str) -> Target:
 
 def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: int) -> Row:
     peer, module, expected = chain(target, launches)
-    loaded = bind_chain(accelerator, module)
+    loaded = bind(accelerator, module)
 
-    def ours() -> None:
-        fence = accelerator.submit(loaded.executable, loaded.bindings)
-        if fence.wait(fence.submitted_ns + _LIMIT_NS) is not FenceStatus.SIGNALED:
-            raise RuntimeError(f"the run ended as {fence.status.name}: {fence.error}")
-
-    ours_ns, peer_ns = _alternate(ours, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
+    ours_ns, peer_ns = _alternate(loaded.run, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
     if bytes(loaded.output.view) != expected:
         raise RuntimeError(f"the two sides of {launches} launches compute different bytes")
     accelerator.unload(loaded.executable)
     on_cpu = accelerator.name == "cpu"
     place = "one core" if on_cpu else accelerator.properties().device
-    note = f"{launches} launches of {_COUNT} float additions on {place}; ours waits on the eventfd"
+    note = f"{launches} launches of {FRAME_BYTES} float additions on {place}; ours waits on the eventfd"
     reach = REACH_AT_200 if on_cpu and launches == LAUNCHES[-1] else 0.0
     name = f"dispatch {launches}" if on_cpu else f"dispatch {accelerator.name} {launches}"
     return make_row(name, ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
-
-
-@dataclass(frozen=True)
-class LoadedChain:
-    """A chain on a device, with its frame filled and its output bound."""
-
-    executable: Executable
-    bindings: Bindings
-    output: DeviceBuffer
-
-
-def bind_chain(accelerator: Accelerator, module: Module) -> LoadedChain:
-    """Loads a chain and binds memory to it."""
-    executable = accelerator.load(module)
-    bindings = executable.bindings(0)
-    frame, output = accelerator.allocate("bench", _COUNT), accelerator.allocate("bench", 4 * _COUNT)
-    frame.view[:] = _FRAME
-    bindings.bind_frame(0, frame)
-    bindings.bind_output(0, output)
-    return LoadedChain(executable, bindings, output)
 
 
 def _alternate(
@@ -175,13 +132,13 @@ def chain(target: Target, launches: int, *, synchronize: bool = True) -> tuple[C
         return [value]
 
     recorded = CapturedFunction(function, target.tinygrad_device)
-    expected = recorded.eager([_FRAME])[0]
-    recorded.record([_FRAME])
+    expected = recorded.eager([FRAME])[0]
+    recorded.record([FRAME])
     capture = recorded.capture()
     if len(capture.launches) != launches:
         raise RuntimeError(f"tinygrad made {len(capture.launches)} kernels of a chain of {launches}")
     jit = TinyJit(function)
-    tensor = Tensor(_FRAME).to(None).contiguous().realize()
+    tensor = Tensor(FRAME).to(None).contiguous().realize()
 
     def peer() -> None:
         jit(tensor)
@@ -196,40 +153,9 @@ def chain(target: Target, launches: int, *, synchronize: bool = True) -> tuple[C
 
 
 def _graph(capture: Any, target: Target, code_bytes: int) -> Graph:
-    """The chain alternates between two arena buffers; its first kernel reads the frame, its last writes the output."""
-    size = 4 * _COUNT
-    last = len(capture.launches) - 1
-    launches = []
-    for index, captured in enumerate(capture.launches):
-        written = Argument(1, 0, size) if index == last else Argument(2 + index % 2, 0, size)
-        source = Argument(0, 0, _COUNT) if index == 0 else Argument(2 + (index - 1) % 2, 0, size)
-        sizes = target.launch_size(capture.kernels[captured.kernel])
-        launches.append(Launch(captured.kernel, (written, source), *sizes))
-    frame = make_format(
-        "R8", _COUNT, 1, range=Range.FULL, matrix=Matrix.IDENTITY, primaries=Primaries.SENSOR_NATIVE,
-        transfer=Transfer.LINEAR, chroma_site=ChromaSite.NOT_SUBSAMPLED,
-    )  # fmt: skip
-    view = OutputView("values", DType.FLOAT32, (_COUNT,), "1", 0, size)
-    return Graph(
-        abi_version=ABI_VERSION,
-        hal_version=HAL_VERSION,
-        driver=target.driver,
-        threads=1,
-        arena_bytes=2 * size,
-        buffers=(
-            Buffer(BufferKind.FRAME, _COUNT, align_bytes=target.align_bytes),
-            Buffer(BufferKind.OUTPUT, size, align_bytes=target.align_bytes),
-            Buffer(BufferKind.ARENA, size, 0, target.align_bytes),
-            Buffer(BufferKind.ARENA, size, size, target.align_bytes),
-        ),
-        programs=tuple(
-            Program(k.name, target.symbol(index), k.access, *target.code_range(index, code_bytes), k.flops)
-            for index, k in enumerate(capture.kernels)
-        ),
-        launches=tuple(launches),
-        frames=(FrameInput("frame", "bench", frame, 0),),
-        aux=(),
-        states=(),
-        outputs=(Output(view, 1),),
-        entrypoints=(Entrypoint("main", 0, len(launches), (0,), (), (0,), _LIMIT_NS),),
-    )
+    programs = [
+        Program(k.name, target.symbol(index), k.access, *target.code_range(index, code_bytes), k.flops)
+        for index, k in enumerate(capture.kernels)
+    ]
+    steps = [Step(one.kernel, *target.launch_size(capture.kernels[one.kernel])) for one in capture.launches]
+    return chain_graph(programs, steps, driver=target.driver, align_bytes=target.align_bytes)

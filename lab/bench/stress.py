@@ -16,8 +16,8 @@ from hal.accelerator import DeviceOptions, open_accelerator
 from hal.error import HalCode, HalError
 from lab.bench import synthetic
 from lab.bench.busy import busy
+from lab.bench.chain import Chain, bind
 from lab.bench.row import Row, quantile
-from lab.bench.synthetic import Chain
 
 FIFO_PRIORITY = 10
 _LAUNCHES, _SHARE = 200, 0.999
@@ -34,7 +34,7 @@ def run(samples: int = 2000) -> list[Row]:
             accelerator = open_accelerator("cpu", DeviceOptions(fifo_priority=priority))
             stack.callback(accelerator.close)
             try:
-                chains.append(synthetic.bind(accelerator, module))
+                chains.append(bind(accelerator, module))
             except HalError as error:
                 if error.code is not HalCode.NOT_PERMITTED:
                     raise

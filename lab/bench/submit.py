@@ -13,6 +13,7 @@ from collections.abc import Callable
 from hal.accelerator import Accelerator, open_accelerator
 from hal.fence import FenceStatus
 from lab.bench import dispatch
+from lab.bench.chain import bind
 from lab.bench.row import Row, make_row
 from lab.compile.target import Target
 
@@ -35,7 +36,7 @@ def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: i
     from tinygrad import Device  # noqa: PLC0415 (after the compiler's environment is set)
 
     peer, module, expected = dispatch.chain(target, launches, synchronize=False)
-    loaded = dispatch.bind_chain(accelerator, module)
+    loaded = bind(accelerator, module)
     device = Device[target.tinygrad_device]
 
     def ours() -> int:

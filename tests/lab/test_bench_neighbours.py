@@ -12,6 +12,7 @@ import pytest
 from hal.accelerator import open_accelerator
 from lab.bench import barrier, stress, synthetic
 from lab.bench.busy import busy
+from lab.bench.chain import FRAME_BYTES, bind
 
 
 def refuse(pid: int, policy: int, parameters: object) -> None:
@@ -26,9 +27,9 @@ def processor_ticks(pid: int) -> int:
 @pytest.mark.parametrize(("launches", "threads", "cores"), [(1, 1, 1), (5, 2, 2), (4, 1, 2)])
 def test_the_chain_adds_one_a_launch(launches: int, threads: int, cores: int) -> None:
     accelerator = open_accelerator("cpu")
-    chain = synthetic.bind(accelerator, synthetic.module(launches, threads=threads, cores=cores, rounds=3))
+    chain = bind(accelerator, synthetic.module(launches, threads=threads, cores=cores, rounds=3))
     assert chain.time() > 0
-    expected = np.tile(np.arange(256, dtype=np.float32), synthetic.FRAME_BYTES // 256) + launches
+    expected = np.tile(np.arange(256, dtype=np.float32), FRAME_BYTES // 256) + launches
     assert (np.frombuffer(chain.output.view, np.float32) == expected).all()
     accelerator.close()
 
