@@ -27,6 +27,9 @@ from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
 
+NO_AUDIT = "[limits]\nprobation_frames = 1000000\n"  # no model is confirmed while frames are counted
+
+
 def tap_of(daemon: DaemonThread, *, pixels: bool = True) -> Tap:
     return Tap.open(daemon.sockets / "consumer.sock", pixels=pixels)
 
@@ -96,6 +99,30 @@ def test_what_a_camera_overwrites_is_not_taken_for_the_frame(tmp_path: Path, mak
         assert isinstance(second, TapFrame)
         assert tap.copy(second, into)
         assert np.array_equal(into, picture(2))
+
+
+def test_what_a_camera_writes_during_the_copy_is_not_taken_either(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = np.empty(PIXELS, np.uint8)
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon,
+        daemon.camera(slots=1) as camera,
+        daemon.consumer() as consumer,
+        tap_of(daemon) as tap,
+    ):
+        run_one(camera, consumer, 1, picture(1))
+        frame = until(tap, TapFrame)[-1]
+        assert isinstance(frame, TapFrame)
+        looks = iter(["behind the first", "before the second"])
+
+        def between() -> None:
+            if next(looks) == "before the second":
+                camera.acquire(LIMIT_S)
+
+        monkeypatch.setattr(tap.streams[frame.stream_id], "_barrier", between)
+        assert not tap.copy(frame, into)
+        assert np.array_equal(into, picture(1))
 
 
 def test_a_tap_cannot_write_what_it_sees(tmp_path: Path, maker: BundleMaker) -> None:
@@ -220,6 +247,7 @@ def frames_past(daemon: DaemonThread, camera: Camera, first: int, count: int) ->
     with daemon.consumer() as consumer:
         for sequence in range(first, first + count):
             assert run_one(camera, consumer, sequence, picture(sequence)).receipt.frames[0].sequence == sequence
+    ended(camera)  # taps are told before cameras
 
 
 def test_a_stopped_recorder_holds_nothing_up_and_what_it_missed_is_counted(tmp_path: Path, maker: BundleMaker) -> None:
@@ -246,7 +274,7 @@ def test_a_stopped_recorder_holds_nothing_up_and_what_it_missed_is_counted(tmp_p
 
 def test_one_that_falls_behind_is_told_how_much_it_missed(tmp_path: Path, maker: BundleMaker) -> None:
     with (
-        DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon,
+        DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=NO_AUDIT) as daemon,
         daemon.camera() as camera,
         tap_of(daemon) as tap,
     ):
