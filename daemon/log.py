@@ -1,10 +1,12 @@
 """Log lines: fields for the journal where there is one, else one line on stderr with a syslog level; never waited for.
 
-A reader that stops reading must not stall a frame: a line that would block is dropped and counted.
+A reader that stops reading must not stall a frame: a line that would block is dropped and counted. Any thread may
+write.
 """
 
 import os
 import select
+import threading
 from collections.abc import Mapping
 from enum import IntEnum
 
@@ -33,6 +35,7 @@ class Log:
         self._descriptor = descriptor
         self._prefix_levels = prefix_levels
         self._journal = journal
+        self._lock = threading.RLock()  # a poll object refuses a second thread; who waits for it waits for no reader
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self.dropped = 0
@@ -49,6 +52,10 @@ class Log:
             return
         prefix = f"<{int(level)}>" if self._prefix_levels else ""
         line = f"{prefix}fenced: {text}".encode("utf-8", "backslashreplace")[:_LINE_LIMIT_BYTES] + b"\n"
+        with self._lock:
+            self._write_line(line)
+
+    def _write_line(self, line: bytes) -> None:
         if not any(event & select.POLLOUT for _, event in self._poll.poll(0)):
             self.dropped += 1
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def test_a_reader_that_has_gone_is_survived() -> None:
     os.close(reader)
     log.error("nobody hears this")
     assert log.dropped == 1
+
+
+def test_threads_may_write_at_the_same_time() -> None:
+    """The loop logs while the thread that makes a confirmation durable does, and the guard on whatever thread it is."""
+    log, lines, failures = Log(os.open(os.devnull, os.O_WRONLY)), 5_000, []
+
+    def write() -> None:
+        try:
+            for _ in range(lines):
+                log.info("confirmed")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (failures, log.dropped) == ([], 0)
 
 
 @pytest.fixture
