@@ -60,7 +60,8 @@ def test_a_run_that_would_make_the_next_frame_of_a_higher_model_late_waits_until
         daemon.consumer("high") as results,
     ):
         low = daemon.service.roster.pipelines["low"]
-        low.claim.run_ns = 3 * period_ns  # as if it took that long
+        low.entries.primary.times.add(3 * period_ns)  # as if it took that long
+        low.claim.run_ns = low.entries.primary.times.p99_ns
         with daemon.camera("wide", format=frame_format(period_ns=period_ns)) as camera:
             run_one(camera, results, 1, picture(1))
             submit(low_camera, 1, picture(2))
