@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
+import stat
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,15 @@ def install() -> None:
     sys.modules[name] = stand_in
 
 
+def _is_private(path: Path) -> bool:
+    """Whether the file is there and this user alone may write it: it will be run."""
+    try:
+        state = path.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def host_library(source: str, functions: Sequence[str]) -> Path:
     """The kernels of `source` as a shared object for the host, from the cache where it has been built.
 
@@ -108,7 +119,7 @@ def host_library(source: str, functions: Sequence[str]) -> Path:
     folder = cache_folder() / "emulated-cuda"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{digest}.so"
-    if path.exists():
+    if _is_private(path):
         return path
     with tempfile.TemporaryDirectory(dir=folder) as name:
         (Path(name) / "kernel.cpp").write_text(text)

@@ -213,3 +213,15 @@ def test_a_gpu_that_computes_something_else_is_refused(tmp_path: Path, fake_gpu:
     link(None)
     assert caught.value.code is CompileRefusal.CAPTURE_DIFFERS
     assert not (tmp_path / "model.fenced").exists()
+
+
+def test_a_kernel_in_the_cache_that_others_may_write_is_built_anew() -> None:
+    from lab.compile import emulated_cuda  # noqa: PLC0415 (imports tinygrad)
+
+    source = FILL.replace("exp2", "trunc")  # of no other test: what is loaded must not be overwritten
+    path = emulated_cuda.host_library(source, ["fill"])
+    good = path.read_bytes()
+    path.write_bytes(b"not what was built")
+    path.chmod(0o666)
+    assert emulated_cuda.host_library(source, ["fill"]) == path
+    assert path.read_bytes() == good
