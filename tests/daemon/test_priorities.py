@@ -52,7 +52,7 @@ def test_the_model_of_higher_priority_goes_first_and_of_equal_ones_the_older_fra
 def test_a_run_that_would_make_the_next_frame_of_a_higher_model_late_waits_until_none_is_expected(
     tmp_path: Path, maker: BundleMaker
 ) -> None:
-    period_ns = 10_000_000_000
+    period_ns = 100_000_000_000
     high = TinyModel("add", name="high", streams=("wide",), deadline_ns=period_ns)
     with (
         DaemonThread(tmp_path, [maker.write(LOW), maker.write(high)], maker, more=ranked(2, 1)) as daemon,
