@@ -20,9 +20,9 @@ from lab.compile.compiler import compile_spec
 from lab.compile.spec_toml import load_spec
 from lab.sign.sign import sign_bundle
 from lab.sign.throwaway import sign_throwaway
-from tests.lab.compile.python_pipelines import PIPELINE, write_pipeline
+from tests.lab.compile.python_pipelines import ENTRIES_PIPELINE, PIPELINE, write_entries, write_pipeline
 from tests.support.bundles import BundleMaker
-from tests.support.daemons import DaemonThread, run_one
+from tests.support.daemons import LIMIT_S, DaemonThread, run_one, submit
 
 AGELESS = {"max_age_ms = 250.0": "max_age_ms = 0"}  # how long a loaded machine takes is not what is tested
 
@@ -93,3 +93,52 @@ def test_aux_and_state_serve_across_a_release_and_a_reset(served: tuple[DaemonTh
         control.reset_state()
     truth.queue[:] = 0
     assert run(served, truth, range(16, 22)) > first_epoch
+
+
+# A full run takes some milliseconds more, by a product that is added as 0: frames that come meanwhile are superseded.
+HEAVY = ENTRIES_PIPELINE.replace(
+    "    def full(", "    big = Tensor(np.full((512, 512), 0.01, np.float32)).realize()\n\n    def full("
+).replace(
+    "        outputs = {",
+    """        heavy = (big * (road[0].cast("float32") + 1)).contiguous().dot(big).contiguous()
+        runs = runs + (heavy.sum() > 1e30).cast("int32")
+        outputs = {""",
+)
+NO_DEADLINE = {
+    "deadline_ms = 60\n": "", 'miss_limit = 3\nmiss_window = 20\non_misses = "lighter"\n': "",
+    "max_age_ms = 250.0": "max_age_ms = 0",
+}  # fmt: skip
+
+
+def _settled(stream: dict[str, int], submitted: int) -> bool:
+    return stream["submitted"] == submitted and stream["held"] == 0
+
+
+def test_frames_that_were_superseded_are_in_the_compiled_models_state(tmp_path: Path) -> None:
+    bundle = tmp_path / "turns.fenced"
+    spec_path = write_entries(tmp_path, HEAVY, NO_DEADLINE)
+    compile_spec(spec_path, bundle)
+    root = sign_throwaway(bundle, tmp_path)
+    bundle.chmod(0o644)
+    stream = replace(load_spec(spec_path).inputs[0].stream_format, clock=ClockId.MONOTONIC,
+                     mark=TimeMark.EXPOSURE_START, period_ns=50_000_000, camera_name="field")  # fmt: skip
+    maker = cast(BundleMaker, SimpleNamespace(root_path=root, folder=tmp_path))
+    table = np.random.default_rng(5).integers(1, 99, (5, 96))
+    frames = [np.random.default_rng(one).integers(0, 256, 96, dtype=np.uint8) for one in range(8)]
+    with (
+        DaemonThread(tmp_path, [bundle], maker) as daemon,
+        daemon.camera("road", format=stream, slots=8) as camera,
+        daemon.consumer("turns") as consumer,
+    ):
+        for sequence, pixels in enumerate(frames[:-1]):
+            submit(camera, sequence, pixels)
+        daemon.wait_for(lambda status: _settled(status["streams"]["road"], len(frames) - 1))
+        runs = daemon.status()["models"][0]["runs"]
+        assert runs["published"] + runs["state_only"] == len(frames) - 1
+        assert runs["state_only"] > 0
+        while consumer.recv(timeout_s=LIMIT_S).receipt.frames[0].sequence != len(frames) - 2:
+            pass
+        outputs = run_one(camera, consumer, len(frames) - 1, frames[-1]).outputs
+    queue = np.stack(frames[-5:]).astype(np.int64) * 3
+    assert np.array_equal(outputs["oldest"], queue[0] + runs["published"])
+    assert np.array_equal(outputs["sums"], (queue * table).sum(axis=1) + runs["published"])
