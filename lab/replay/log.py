@@ -22,6 +22,7 @@ to the last whole chunk, and replay refuses it unless asked to take what is ther
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import struct
 import threading
@@ -45,6 +46,8 @@ OPENING, SUMMARY = "fenced.log", "fenced.summary"
 CHUNK_BYTES = 1 << 20
 QUEUED_BYTES = 256 << 20
 """How far the writer thread may lag behind; a recorder that is faster waits, or leaves out what it cannot wait for."""
+NICENESS = 10
+"""Of the writer thread: compressing comes after what daemon, cameras and recorder do (nice(2))."""
 FLUSH_S = 1.0
 """A chunk is closed after this time at the latest: so much may be lost by a kill or a power cut."""
 
@@ -145,6 +148,7 @@ class LogWriter:
             ) from self._failure
 
     def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)  # of this thread alone
         flushed_s = time.monotonic()
         while True:
             try:

@@ -26,7 +26,6 @@ from hal.memory import create_sealed
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
-
 NO_AUDIT = "[limits]\nprobation_frames = 1000000\n"  # no model is confirmed while frames are counted
 
 
