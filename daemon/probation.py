@@ -18,7 +18,7 @@ from daemon.models import LoadedModel
 
 OnConfirmed = Callable[[LoadedModel], None]
 OnFailed = Callable[[LoadedModel, "Faults"], None]
-_LOOK_EVERY_NS = 50_000_000
+_LOOK_EVERY_NS = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Probation:
         self._on_failed = on_failed
         self._running: dict[str, _Probation] = {}
         self._look_at_ns = 0
-        loop.add_timer(lambda: self._look_at_ns if self._running else None, self._look)
+        loop.add_timer(self._due_ns, self._look)
 
     def stop(self, name: str) -> LoadedModel | None:
         """The model is about to be replaced: its last run must not confirm it over the one that comes.
@@ -107,12 +107,11 @@ class Probation:
         running = self._running.get(name)
         return Faults() if running is None else Faults.of(running.counters).since(running.before)
 
-    def on_probation(self) -> tuple[LoadedModel, ...]:
-        """The models that are neither confirmed nor failed."""
-        return tuple(running.model for running in self._running.values())
-
     def _has_failed(self, running: _Probation) -> bool:
         return running.may_fail and Faults.of(running.counters).since(running.before).total > self._fault_limit
+
+    def _due_ns(self) -> int | None:
+        return self._look_at_ns if any(one.may_fail for one in self._running.values()) else None
 
     def _look(self, now_ns: int) -> None:
         self._look_at_ns = now_ns + _LOOK_EVERY_NS

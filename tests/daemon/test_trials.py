@@ -200,18 +200,12 @@ def test_a_release_of_the_configuration_that_fails_gives_way_to_the_confirmed_on
 
 
 def test_a_release_that_fails_alone_goes_on_and_is_not_confirmed(tmp_path: Path, maker: BundleMaker) -> None:
-    late = TinyModel("add", deadline_ns=1)  # never met
-    with (
-        DaemonThread(tmp_path, [maker.write(late)], maker, more=MORE) as daemon,
-        daemon.camera() as camera,
-        daemon.consumer() as consumer,
-    ):
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon:
         daemon.service.roster.pipelines["tiny"].counters.not_finite += 3
         daemon.wait_for(lambda _: "model.stays" in kinds(tmp_path))
         assert daemon.status()["models"][0]["probation_frames_left"] == PROBATION
         daemon.service.roster.pipelines["tiny"].counters.device_errors += 2  # within the limit, counted anew
         assert daemon.status()["models"][0]["probation_faults"]["device_errors"] == 2
-        del camera, consumer
 
 
 def test_a_confirmed_release_is_not_taken_back(tmp_path: Path, maker: BundleMaker) -> None:
