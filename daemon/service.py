@@ -114,6 +114,9 @@ class Service:
         self.switching.load_all(list(self.config.bundle_paths), self._loaded)
         try:
             self.loop.run()
+        except BaseException:
+            self._exit_status = EXIT_FAULT  # no stop in order: neither for the audit log nor for a release on trial
+            raise
         finally:
             self._close()
         return self._exit_status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from daemon.system_fault import described
 from tests.daemon.test_process import Process
 from tests.support.bundles import BundleMaker, TinyModel
+from tests.support.daemons import DaemonThread
 
 
 @pytest.mark.parametrize("case", ["state", "below a file", "sockets", "lock", "audit log"])
@@ -52,3 +54,12 @@ def test_every_error_of_the_system_ends_with_what_to_do(number: int) -> None:
 
 def test_an_error_in_our_own_words_is_left_alone() -> None:
     assert described(OSError("/a/place is in the way; move it away")) == "/a/place is in the way; move it away"
+
+
+def test_a_fault_of_the_loop_is_on_record_as_no_stop_in_order(tmp_path: Path, maker: BundleMaker) -> None:
+    daemon = DaemonThread(tmp_path, [maker.write(TinyModel())], maker)
+    daemon.service.loop.call_soon(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        daemon.service.run()
+    last = json.loads((tmp_path / "state" / "audit.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["exit_status"]) == ("daemon.stopped", 1)
