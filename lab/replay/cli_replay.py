@@ -28,6 +28,8 @@ from lab.replay.replay import Against, Options, ReplayReport, replay
 from lab.replay.source import SOCKETS
 from lab.sign.pack import open_checked
 
+SHOWN_WORST = 5
+
 
 def add_commands(commands: Any) -> None:
     """Add `replay` to the command line's subparsers."""
@@ -152,3 +154,5 @@ def _tell_outputs(title: str, compared: Comparison) -> None:
     for name, one in compared.outputs.items():
         if one.largest:
             print(f"  {name:24} {title}: largest {one.largest:g}, mean {one.mean:g}, outside in {one.outside} frames")
+    for one in compared.worst[:SHOWN_WORST]:
+        print(f"  frame {one.sequence:<8} {one.output} off by {one.absolute:g}{', within' if one.within else ''}")

@@ -24,7 +24,7 @@ from lab.replay.played import LoggedFrame, Plan, owner, read_plan
 from lab.replay.replay import NS_PER_MS, Options, ReplayReport, begin_report, begin_state
 from lab.replay.rig import Rig
 
-SLOTS = 8
+SLOTS, QUEUE = 8, 4
 _SETTLE_S = 2.0
 Key = tuple[str, tuple[int, ...]]
 """A result: its model, and the sequences of its frames as they are now."""
@@ -39,7 +39,7 @@ def replay_in_real_time(
     """
     reader = LogReader(log)
     plan = read_plan(reader, options.start, partial=options.partial)
-    with Rig(sockets, plan.opened, list(plan.models), slots=SLOTS) as rig:
+    with Rig(sockets, plan.opened, list(plan.models), slots=SLOTS, queue=QUEUE) as rig:
         report = begin_report(plan, [rig], options)
         report.mode = "real-time"
         for name in plan.models:

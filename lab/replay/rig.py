@@ -30,7 +30,8 @@ from lab.replay.played import LoggedFrame, LoggedRun
 from lab.replay.refusal import LogRefusal, LogRefused
 
 SLOTS = 4
-QUEUE = 4
+QUEUE = 1
+"""In lock-step no more than one result waits; a daemon's ring may be as short as two."""
 NAME = "replay"
 
 
@@ -45,11 +46,11 @@ class Played:
 class Rig:
     """Sessions against the daemon behind `sockets`, for these streams and models. Use as a context manager.
 
-    `rename`: what a logged model is called there, where that differs.
+    `rename`: what a logged model is called there, where that differs; `queue`: results that may wait in the daemon.
     """
 
     def __init__(self, sockets: Path, opened: Mapping[str, OpenStream], models: list[str], *,
-                 rename: Mapping[str, str] | None = None, slots: int = SLOTS,
+                 rename: Mapping[str, str] | None = None, slots: int = SLOTS, queue: int = QUEUE,
                  timeout_s: float = 30.0) -> None:  # fmt: skip
         """Raises Refused where the daemon does not take a stream or has no such model, OSError, ConnectionLost."""
         self.timeout_s = timeout_s
@@ -62,7 +63,7 @@ class Rig:
         self._control: Control | None = None
         with ExitStack() as stack:
             for model, name in self._names.items():
-                consumer = Consumer.subscribe(sockets / "consumer.sock", name, DeliveryPolicy.EVERY, QUEUE, name=NAME)
+                consumer = Consumer.subscribe(sockets / "consumer.sock", name, DeliveryPolicy.EVERY, queue, name=NAME)
                 self.consumers[model] = stack.enter_context(consumer)
             for stream, one in opened.items():
                 played = replace(one.format, clock=ClockId.MONOTONIC)
