@@ -19,6 +19,7 @@ from client.consumer import Consumer
 from client.control import Control
 from client.errors import Refused
 from daemon import device_watch
+from tests.daemon.test_process import Process
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
@@ -340,6 +341,31 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path, maker: Bundl
         assert control.status()["models"][0]["shadow"] is None
         with pytest.raises(Refused, match="NOT_PERMITTED"):
             control.shadow(tmp_path / "elsewhere.fenced")
+
+
+def test_a_sealed_daemon_shadows_and_keeps_state_without_a_forbidden_act(
+    vehicle_site: Path, tmp_path: Path, maker: BundleMaker
+) -> None:
+    new = maker.write(replace(SUM, version="2.0.0", release=2))
+    process = Process(vehicle_site, tmp_path, [maker.write(SUM)], maker)
+    child = process.start()
+    try:
+        with process.camera() as camera, process.consumer() as consumer, process.control() as control:
+            control.shadow(new)
+            for sequence in range(3):
+                run_one(camera, consumer, sequence, picture(sequence))
+                ended(camera)
+            control.restore_state(control.snapshot_state())
+            found = control.end_shadow()
+            assert (found["compared"], found["within"]) == (3, 3)
+        status = process.status()
+        assert status["guard"]["sealed"]
+        assert set(status["guard"]["refused"].values()) == {0}
+        assert status["faults"]["internal_errors"] == 0
+        assert process.stop() == 0
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_the_command_begins_and_ends_a_shadow(
