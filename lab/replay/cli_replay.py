@@ -154,5 +154,6 @@ def _tell_outputs(title: str, compared: Comparison) -> None:
     for name, one in compared.outputs.items():
         if one.largest:
             print(f"  {name:24} {title}: largest {one.largest:g}, mean {one.mean:g}, outside in {one.outside} frames")
-    for one in compared.worst[:SHOWN_WORST]:
-        print(f"  frame {one.sequence:<8} {one.output} off by {one.absolute:g}{', within' if one.within else ''}")
+    for frame in compared.worst[:SHOWN_WORST]:
+        within = ", within" if frame.within else ""
+        print(f"  frame {frame.sequence:<8} {frame.output} off by {frame.absolute:g}{within}")
