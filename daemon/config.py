@@ -16,8 +16,8 @@ from daemon.config_table import ConfigError, Table
 from hal.accelerator import DRIVERS, DeviceOptions
 
 __all__ = [
-    "Activation", "Config", "ConfigError", "Isolation", "Limits", "ModelPolicy", "Peers", "Queueing", "SocketModes",
-    "StreamPolicy", "load", "parse",
+    "Activation", "Config", "ConfigError", "Isolation", "Limits", "ModelPolicy", "Peers", "Queueing", "Realtime",
+    "SocketModes", "StreamPolicy", "load", "parse",
 ]  # fmt: skip
 _MS = 1_000_000
 _SOCKET_FOLDER_BYTES = 107 - len("/consumer.sock")  # unix(7): sun_path with its NUL
@@ -94,6 +94,20 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class Realtime:
+    """What is asked of the kernel for the thread that serves and for the process. See `daemon.realtime`.
+
+    fifo_priority: SCHED_FIFO, 1..99; 0: the ordinary policy. cores: of all threads that have no own; empty: any.
+    memory_limit_bytes: RLIMIT_DATA; 0: as it is.
+    """
+
+    fifo_priority: int = 0
+    cores: tuple[int, ...] = ()
+    lock_memory: bool = False
+    memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class SocketModes:
     """File mode and group (-1: unchanged) of a socket that the daemon binds itself."""
 
@@ -116,6 +130,7 @@ class Config:
     device: DeviceOptions
     limits: Limits
     activation: Activation
+    realtime: Realtime
     sockets: Mapping[str, SocketModes]
     streams: Mapping[str, StreamPolicy]
     models: Mapping[str, ModelPolicy]
@@ -175,6 +190,7 @@ def parse(data: Mapping[str, object], path: str) -> Config:
         device=device,
         limits=_limits(table.table("limits")),
         activation=_activation(table.table("activation")),
+        realtime=_realtime(table.table("realtime")),
         sockets=_sockets(table.table("sockets")),
         streams=streams,
         models=_models(table),
@@ -238,6 +254,17 @@ def _activation(table: Table) -> Activation:
     )
     table.done()
     return activation
+
+
+def _realtime(table: Table) -> Realtime:
+    realtime = Realtime(
+        fifo_priority=table.number("fifo_priority", 0, 0, 99),
+        cores=table.numbers("cores"),
+        lock_memory=table.flag("lock_memory", False),
+        memory_limit_bytes=table.number("memory_limit_bytes", 0, 0, 1 << 50),
+    )
+    table.done()
+    return realtime
 
 
 def _sockets(table: Table) -> dict[str, SocketModes]:

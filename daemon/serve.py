@@ -79,6 +79,7 @@ def _serve_clean(config_path: str, signals: _Signals) -> int:
     from daemon.audit import AuditBroken
     from daemon.config import ConfigError, load
     from daemon.privacy import close_process
+    from daemon.realtime import RealtimeRefused
     from daemon.sockets import SocketsTaken
     from daemon.system_fault import described
     from hal.error import HalError
@@ -92,7 +93,7 @@ def _serve_clean(config_path: str, signals: _Signals) -> int:
         return 2
     except SocketsTaken as error:
         print(f"fenced: sockets-taken: {error}", file=sys.stderr)
-    except Refused as error:
+    except (Refused, RealtimeRefused) as error:
         print(f"fenced: {error}", file=sys.stderr)
     except AuditBroken as error:
         print(f"fenced: audit-broken: {error}", file=sys.stderr)
@@ -108,7 +109,7 @@ def _serve_clean(config_path: str, signals: _Signals) -> int:
 def _run(config: Config, signals: _Signals) -> int:
     import gc
 
-    from daemon import health
+    from daemon import health, realtime
     from daemon.journal import MessageId, journal_of
     from daemon.log import Log
     from daemon.reload import readable_folders
@@ -127,6 +128,7 @@ def _run(config: Config, signals: _Signals) -> int:
             writable=(config.state_directory, config.socket_directory, *unpacked),
         )
 
+    realtime.apply(config.realtime)
     service = Service(config, log, health.from_environment(), environment=os.environ, on_ready=ready)
     guard.on_violation(lambda act, detail: _report(service, log, act, detail, MessageId.FORBIDDEN_ACT))
     if config.image_manifest_path:

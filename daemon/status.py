@@ -30,6 +30,7 @@ def status_body(service: Service) -> Tree:
         "peers": service.server.counts(),
         "taps": service.context.taps.status(),
         "device": _device(service),
+        "realtime": dataclasses.asdict(service.config.realtime),
         "trust": _trust(service),
         "audit": {"entries": service.audit.head.entries, "sha256": service.audit.head.sha256},
         "guard": {"sealed": guard.is_sealed(), "refused": guard.counts()},

@@ -68,6 +68,12 @@ def _handoff(folder: Path) -> list[Row]:
     return handoff.run(folder)
 
 
+def _jitter(folder: Path) -> list[Row]:
+    from lab.bench import jitter  # noqa: PLC0415
+
+    return jitter.run(folder)
+
+
 def _service(folder: Path) -> list[Row]:
     from lab.bench import service  # noqa: PLC0415
 
@@ -106,6 +112,7 @@ BENCHES: dict[str, Callable[[Path], list[Row]]] = {
     "dispatch-hcq": _dispatch_hcq,
     "guard": _guard,
     "handoff": _handoff,
+    "jitter": _jitter,
     "service": _service,
     "start": _start,
     "stress": _stress,

@@ -33,14 +33,15 @@ class DaemonProcess:
     """One daemon in `folder`, which must be new or empty. Use as a context manager.
 
     `bundles` are activated in order at start, `streams` may be opened by this user; a mapping gives each its table in
-    the configuration. Its log is `folder/daemon.log`. `limits` and `device` are the tables of those names
-    (docs/operations.md); `directories`: folders of which bundles may be activated, by default those of `bundles`.
+    the configuration. Its log is `folder/daemon.log`. `limits`, `device` and `realtime` are the tables of those
+    names (docs/operations.md); `directories`: folders of which bundles may be activated, by default those of `bundles`.
     """
 
     def __init__(self, folder: Path, bundles: Sequence[Path], root: Path,
                  streams: Sequence[str] | Mapping[str, Mapping[str, object]], *,
                  limits: dict[str, int] | None = None, device: dict[str, str | int | list[int]] | None = None,
-                 directories: Sequence[Path] = (), vehicle: Path = VEHICLE) -> None:  # fmt: skip
+                 realtime: Mapping[str, object] | None = None, directories: Sequence[Path] = (),
+                 vehicle: Path = VEHICLE) -> None:  # fmt: skip
         self.folder = folder.resolve()
         self.sockets = self.folder / "sockets"
         self.log_path = self.folder / "daemon.log"
@@ -53,7 +54,8 @@ class DaemonProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
         named = streams if isinstance(streams, Mapping) else {name: {} for name in streams}
-        tables: dict[str, Mapping[str, object]] = {"limits": limits or {}, "device": device or {}}
+        given: dict[str, Mapping[str, object] | None] = {"limits": limits, "device": device, "realtime": realtime}
+        tables = {name: table or {} for name, table in given.items()}
         tables |= {f"stream.{json.dumps(name)}": table for name, table in named.items()}
         paths = {"root_paths": [root], "bundle_paths": bundles, "bundle_directories": directories}
         self.config_path.write_text(_config_text(self, paths, tables))

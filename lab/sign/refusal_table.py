@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from abi.graph import GraphErrorCode
+from daemon.realtime import RealtimeCode
 from daemon.standing import LoadRefusal
 from daemon.trials import Verdict
 from hal.error import HalCode
@@ -48,6 +49,7 @@ def table() -> str:
         ("the device; in the self-test behind `self-test-`", (code.value for code in HalCode)),
         ("the models on one device together", (code.value for code in LoadRefusal)),
         ("a release that was tried before", (verdict.value for verdict in Verdict)),
+        ("what `[realtime]` asks of the kernel", (code.value for code in RealtimeCode)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
         ("`fenced-lab hil`", (code.value for code in ScenarioRefusal)),
