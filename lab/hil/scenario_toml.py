@@ -94,6 +94,7 @@ class _Table:
     def refuse(
         self, key: str, expected: str, found: object, code: ScenarioRefusal = ScenarioRefusal.VALUE
     ) -> Exception:
+        """The refusal of one key of this table."""
         return ScenarioRefused(
             code,
             f"{self.where}{key}",
