@@ -131,6 +131,8 @@ def _tell(arguments: argparse.Namespace, report: ReplayReport) -> int:
         if report.against is not None:
             print(f"{arguments.against}: {_found(report.against)}")
             _tell_outputs(f"{arguments.against.name} against what serves", report.against)
+        if report.unrecorded or report.uncertain:
+            print(f"  {report.unrecorded} results without pixels, {report.uncertain} behind a hole: not compared")
         for note in report.notes:
             print(f"  note  {note}")
     if not report.passed:

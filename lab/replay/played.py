@@ -69,6 +69,8 @@ class LoggedRun:
     frames: tuple[LoggedFrame | None, ...]
     compared: bool
     aux: tuple[SetAux, ...] = ()
+    snapshot: tuple[StateSnapshot, bytes] | None = None
+    """The model's state right before it, where the log has a snapshot of that very moment."""
 
     @property
     def sequence(self) -> int:
@@ -198,6 +200,10 @@ def _is_before(taken: StateSnapshot, receipt: Receipt) -> bool:
     return taken.timeline == receipt.timeline and taken.fence_value < receipt.fence_value
 
 
+def _is_right_before(taken: StateSnapshot, receipt: Receipt) -> bool:
+    return taken.timeline == receipt.timeline and taken.fence_value == receipt.fence_value - 1
+
+
 def _changed(name: str, what: str) -> LogRefused:
     return LogRefused(
         LogRefusal.FORMAT, f"{name}: {what} in the middle of the log", expected="one format and one layout throughout",
@@ -245,9 +251,12 @@ def runs(reader: LogReader, plan: Plan) -> Iterator[LoggedRun]:
     aux: list[tuple[int, SetAux]] = []
     pending: tuple[str, Receipt] | None = None
     frame: LoggedFrame | None = None
+    taken: dict[str, tuple[StateSnapshot, bytes]] = {}
     for message in reader.messages():
         kind = message.kind
-        if kind == "submit":
+        if kind == "state":
+            taken[owner(message)] = decode(message.data)[0], message.data
+        elif kind == "submit":
             frame = LoggedFrame(owner(message), SUBMIT.unpack(message.data), None, message.log_time_ns)
             window.add(frame)
         elif kind == "pixels" and frame is not None and frame.stream == owner(message):
@@ -269,5 +278,8 @@ def runs(reader: LogReader, plan: Plan) -> Iterator[LoggedRun]:
             aux = [one for one in aux if one[0] > receipt.submitted_ns]
             started |= {model} if receipt == plan.models[model].start else set()
             layout = plan.models[model].layout
-            yield LoggedRun(model, receipt, layout, message.data, frames, model in started, before)
+            snapshot = taken.get(model)
+            if snapshot is not None and not _is_right_before(snapshot[0], receipt):
+                snapshot = None
+            yield LoggedRun(model, receipt, layout, message.data, frames, model in started, before, snapshot)
             pending = None

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from abi.flat import ResultFlag
+from abi.messages import SetAux
 from lab.replay.compare import Comparison, Difference, Tolerance, Tolerances, arrays_of
 from lab.replay.log import LogReader
 from lab.replay.played import LoggedRun, ModelPlan, Plan, Start, read_plan, runs
@@ -50,6 +51,8 @@ class ReplayReport:
     """Sets of frames that did not run now, by status."""
     unrecorded: int = 0
     """Logged results whose pixels are not in the log: not played."""
+    uncertain: int = 0
+    """Results behind a hole of a model with state, up to its next snapshot or reset: played, and not compared."""
     notes: list[str] = field(default_factory=list)
     """What a reader has to know of the state that it began with, and of holes."""
     latency_ms: dict[str, list[float]] = field(default_factory=lambda: {"logged": [], "now": []})
@@ -201,6 +204,11 @@ class _LockStep:
         self._last: dict[str, tuple[int, int]] = {}
         self._skip = {name: self._skipped(name, options) for name in plan.models}
         self._holes: set[str] = set()
+        self._held_aux: dict[str, SetAux] = {}  # of runs that were not played
+        for name, model in self._restored.items():
+            if model is not None and model.snapshot is not None:
+                self._last[name] = model.snapshot.timeline, model.snapshot.fence_value
+        self._played: set[str] = set()
 
     def _skipped(self, name: str, options: Options) -> int:
         """Fence values up to this one are not played: a snapshot holds them, or nothing depends on them."""
@@ -218,43 +226,57 @@ class _LockStep:
         """One run of the log."""
         start = self._plan.models[run.model].start
         same_timeline = start is None or run.receipt.timeline == start.timeline
+        held = {**self._held_aux, **{value.name: value for value in run.aux}}
         if not run.compared and same_timeline and run.receipt.fence_value <= self._skip[run.model]:
+            self._held_aux = held
             return
+        self._follow_state(run)
         if any(frame is None or frame.pixels is None for frame in run.frames):
+            self._held_aux = held
             self._report.unrecorded += 1
             self._note_hole(run.model, f"the frames of result {run.sequence} are not in the log")
             return
-        self._follow_state(run)
+        run, self._held_aux = replace(run, aux=tuple(held.values())), {}
         played = [rig.play(run) for rig in self._rigs]
         self._report.frames += 1
         if played[0].delivery is None:
             self._report.not_run[played[0].status] = self._report.not_run.get(played[0].status, 0) + 1
+        elif run.compared and run.model in self._holes:
+            self._report.uncertain += 1
         elif run.compared:
             self._compare(run, played)
 
     def _follow_state(self, run: LoggedRun) -> None:
-        """State is reset where it was; runs that the log knows nothing of are told of."""
-        if run.model not in self._stateful:
+        """State is reset where it was, and taken up from snapshots behind runs that the log knows nothing of."""
+        model, receipt = run.model, run.receipt
+        if model not in self._stateful:
             return
-        timeline, fence = self._last.get(run.model, (run.receipt.timeline, run.receipt.fence_value - 1))
-        if (run.was_reset or timeline != run.receipt.timeline) and not self._is_restored(run):
+        timeline, fence = self._last.get(model, (receipt.timeline, receipt.fence_value - 1))
+        if (run.was_reset or timeline != receipt.timeline) and not self._is_restored(run):
             for rig in self._rigs:
-                rig.reset_state(run.model)
-        elif run.receipt.fence_value > fence + 1:
-            count = run.receipt.fence_value - fence - 1
-            self._note_hole(run.model, f"{count} runs before result {run.sequence} are not in the log")
-        self._last[run.model] = run.receipt.timeline, run.receipt.fence_value
+                rig.reset_state(model)
+            self._holes.discard(model)
+        elif receipt.fence_value > fence + 1:
+            count = receipt.fence_value - fence - 1
+            self._note_hole(model, f"{count} runs before result {run.sequence} are not in the log")
+        if model in self._holes and run.snapshot is not None:
+            for rig in self._rigs:
+                rig.restore_state(model, run.snapshot[1])
+            self._holes.discard(model)
+            self._report.notes.append(f"{model}: state taken up again from the snapshot before result {run.sequence}")
+        self._last[model] = receipt.timeline, receipt.fence_value
+        self._played.add(model)
 
     def _is_restored(self, run: LoggedRun) -> bool:
         """Whether the snapshot that was restored is of after the reset that this run tells of."""
         restored = self._restored[run.model]
         taken = None if restored is None else restored.snapshot
-        return run.model not in self._last and taken is not None and taken.state_epoch == run.receipt.state_epoch
+        return run.model not in self._played and taken is not None and taken.state_epoch == run.receipt.state_epoch
 
     def _note_hole(self, model: str, what: str) -> None:
         if model in self._stateful and model not in self._holes:
             self._holes.add(model)
-            self._report.notes.append(f"{model}: {what}: its state may go another way from there")
+            self._report.notes.append(f"{model}: {what}: results are not compared until its state is known again")
 
     def _compare(self, run: LoggedRun, played: list[Played]) -> None:
         report, now = self._report, played[0].delivery

@@ -128,6 +128,47 @@ def test_pixels_that_are_missing_are_told_of_and_not_made_up(tmp_path: Path, oth
     assert (report.passed, report.equal, report.unrecorded) == (True, FRAMES - 1, 1)
 
 
+def test_behind_a_hole_state_is_taken_up_again_from_a_snapshot(
+    tmp_path: Path, others: Path, maker: BundleMaker
+) -> None:
+    log, bundle = tmp_path / "r.mcap", maker.write(TinyModel("total"))
+    with (
+        DaemonThread(tmp_path, [bundle], maker) as daemon,
+        daemon.camera() as camera,
+        recording(daemon, log) as recorder,
+    ):
+        drive(camera, recorder, 1, 4)
+        recorder.snapshot()
+        drive(camera, recorder, 5, 2)
+    holed, seen = tmp_path / "holed.mcap", 0
+    with LogWriter(holed) as writer:  # the pixels of the second frame are lost
+        for message in LogReader(log).messages():
+            seen += message.kind == "pixels"
+            if message.kind != "pixels" or seen != 2:
+                writer.write(message.topic, message.data, message.log_time_ns)
+    with DaemonThread(others, [bundle], maker) as daemon:
+        report = replay(daemon.sockets, holed, options=Options(start=Start(sequence=1)))
+    assert (report.passed, report.unrecorded, report.uncertain) == (True, 1, 2)
+    assert report.compared.sequences == [1, 5, 6]
+    assert report.equal == 3
+    assert "taken up again from the snapshot before result 5" in report.notes[-1]
+
+
+def test_aux_values_from_before_the_start_hold(tmp_path: Path, others: Path, maker: BundleMaker) -> None:
+    log = tmp_path / "r.mcap"
+    bundle = maker.write(TinyModel("scale", aux_default=np.float32(1).tobytes()))
+    with (
+        DaemonThread(tmp_path, [bundle], maker) as daemon,
+        daemon.camera() as camera,
+        recording(daemon, log) as recorder,
+    ):
+        camera.set_aux("gain", time.monotonic_ns(), np.float32(7).tobytes())
+        drive(camera, recorder, 1, 4)
+    with DaemonThread(others, [bundle], maker) as daemon:
+        report = replay(daemon.sockets, log, options=Options(start=Start(sequence=3)))
+    assert (report.passed, report.frames, report.equal) == (True, 2, 2)
+
+
 def test_aux_values_are_those_of_the_run(tmp_path: Path, others: Path, maker: BundleMaker) -> None:
     log = tmp_path / "r.mcap"
     bundle = maker.write(TinyModel("scale", aux_default=np.float32(1).tobytes()))
