@@ -80,8 +80,9 @@ def test_a_bundle_that_did_not_change_is_left_as_it_is(bench: Bench) -> None:
     assert bench.daemon.status()["audit"]["entries"] == entries + 1  # daemon.reloaded, and no bundle.accepted
 
 
-def test_a_refused_bundle_leaves_the_old_one_serving_and_is_told(bench: Bench) -> None:
-    whole = bench.maker.write(NEW, bench.bundle.name).read_bytes()
+@pytest.mark.parametrize("model", [OLD, NEW])
+def test_a_damaged_bundle_leaves_the_old_one_serving_and_is_told(bench: Bench, model: TinyModel) -> None:
+    whole = bench.maker.write(model, bench.bundle.name).read_bytes()
     bench.bundle.write_bytes(whole[:CODE_OFFSET] + bytes([whole[CODE_OFFSET] ^ 1]) + whole[CODE_OFFSET + 1 :])
     assert "reloaded, but: " in str(bench.reload()["STATUS"])
     assert bench.serving() == "tiny 1.0.0"

@@ -38,3 +38,11 @@ def test_no_run_writes_other_bytes_than_another() -> None:
         seen.add(done.stdout)
     assert len(seen) == 1
     assert compiled(b"x = 1\n", "lib/a.py") != compiled(b"x = 2\n", "lib/a.py")
+
+
+def test_what_else_the_process_holds_changes_no_byte() -> None:
+    source = b"a_name_that_stands_once = 'a constant that stands once'\n"
+    before = compiled(source, "lib/a.py")
+    kept = [sys.intern(word) for word in ("a_name_that_stands_once", "a constant that stands once", "lib/a.py")]
+    assert compiled(source, "lib/a.py") == before
+    assert len(kept) == 3
