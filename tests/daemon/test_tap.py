@@ -22,7 +22,7 @@ from daemon import tap_memory
 from daemon.tap import MAX_TAPS
 from daemon.tap_memory import TapMemory
 from hal.error import HalCode, HalError
-from hal.memory import create_sealed
+from hal.memory import create_sealed, reopen_read_only
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
 
@@ -149,6 +149,25 @@ def test_memory_that_others_may_write_goes_to_its_owner_alone(tmp_path: Path) ->
         memory.close()
     for descriptor in (lease, open_to_all):
         os.close(descriptor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_cannot_open_what_it_was_given_anew_for_writing() -> None:
+    memory = create_sealed("frame", 4096)
+    given = reopen_read_only(memory)
+
+    def opens(how: str) -> bool:
+        command = ["/bin/sh", "-c", f": {how}/proc/self/fd/{given}"]
+        done = subprocess.run(
+            command, user=65534, group=65534, pass_fds=[given], stderr=subprocess.DEVNULL, check=False
+        )
+        return done.returncode == 0
+
+    assert (opens("<"), opens("<>")) == (True, False)
+    os.fchmod(memory, 0o666)  # what the mode of a memfd is otherwise: such memory is withheld
+    assert opens("<>")
+    os.close(given)
+    os.close(memory)
 
 
 def test_memory_that_has_no_read_only_form_is_withheld_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
