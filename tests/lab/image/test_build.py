@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from daemon.image import hash_file, tree_files, verify_tree
 from lab.image.deb import write_deb
@@ -78,7 +80,9 @@ def test_the_tree_holds_the_vehicle_and_nothing_that_builds(report: ImageReport)
 
 
 def test_the_bill_of_materials_names_every_wheel_by_its_hash(report: ImageReport) -> None:
-    document = json.loads((report.tree / "share/sbom.json").read_bytes())
+    text = (report.tree / "share/sbom.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
     parts = {one["name"]: one for one in document["components"]}
     assert parts.keys() == {"fenced", "numpy", "pycapnp", "cryptography", "cffi"}
     pinned = (CHECKOUT / "requirements.txt").read_text()
