@@ -139,6 +139,7 @@ class Tap:
         if isinstance(event, TapFrame | TapEnd):
             self.missed = max(self.missed, event.missed)
         elif isinstance(event, TapStream):
+            self._forget(event.stream)  # the note of its end may have been missed
             descriptors = self._connection.take_descriptors(event.slots + 1 if event.slots else 0)
             try:
                 self.streams[event.stream_id] = TappedStream(event, descriptors)
@@ -146,9 +147,11 @@ class Tap:
                 for descriptor in descriptors:
                     os.close(descriptor)
         elif isinstance(event, TapNote) and event.topic is TapTopic.STREAM_CLOSED:
-            gone = [number for number, stream in self.streams.items() if stream.name == event.name]
-            for number in gone:
-                del self.streams[number]
+            self._forget(event.name)
+
+    def _forget(self, name: str) -> None:
+        for number in [number for number, stream in self.streams.items() if stream.name == name]:
+            del self.streams[number]
 
 
 def _map(descriptor: int, size_bytes: int, what: str) -> NDArray[np.uint8]:

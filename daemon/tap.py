@@ -21,6 +21,7 @@ from daemon.loop import Loop
 from daemon.tap_memory import TapMemory
 
 MAX_TAPS = 4  # each costs the loop two sends a frame
+_AGAIN_NS = 100_000_000
 
 
 class TapPeer(Protocol):
@@ -58,19 +59,23 @@ class Tap:
         self.missed = 0
         self.frames = 0
         self._told: set[int] = set()  # streams that it knows of
+        self._again_ns = 0  # when a stream that it did not take is told of again: that is no packet for every frame
 
-    def stream(self, stream: _Stream) -> bool:
+    def stream(self, stream: _Stream, now_ns: int) -> bool:
         """Tells of a stream, once; False: it does not know of it yet."""
         if stream.stream_id not in self._told:
+            if now_ns < self._again_ns:
+                return False
             message, shared = stream.message(self)
             if not self._give(self.peer.session.send(message, len(shared)), shared):
+                self._again_ns = now_ns + _AGAIN_NS
                 return False
             self._told.add(stream.stream_id)
         return True
 
     def frame(self, stream: _Stream, submit: Submit, received_ns: int) -> None:
         """Tells of a frame whose pixels are there."""
-        if not self.stream(stream):
+        if not self.stream(stream, received_ns):
             self.missed += 1
             return
         told = TapFrame(
@@ -81,7 +86,7 @@ class Tap:
 
     def end(self, stream: _Stream, release: Release, now_ns: int) -> None:
         """Tells how a frame ended."""
-        if not self.stream(stream):
+        if not self.stream(stream, now_ns):
             self.missed += 1
             return
         told = TapEnd(*release[:6], now_ns, self.missed)
@@ -137,9 +142,10 @@ class Taps:
         self._taps += (tap,)
         for note in (*self._models.values(), *self._aux.values()):
             tap.note(note)
+        now_ns = time.monotonic_ns()
         for stream in self._streams.values():
             if stream.memory is not None:
-                tap.stream(stream)
+                tap.stream(stream, now_ns)
 
     def remove(self, tap: Tap) -> None:
         """The recorder is gone."""
@@ -162,8 +168,9 @@ class Taps:
         """Its buffers are here. The descriptors stay the caller's."""
         stream = self._streams[stream_id]
         stream.memory = TapMemory(lease_page, buffers)
+        now_ns = time.monotonic_ns()
         for tap in self._taps:
-            tap.stream(stream)
+            tap.stream(stream, now_ns)
 
     def closed(self, stream_id: int) -> None:
         """The stream is closed; what a tap has mapped of it stays its own."""

@@ -290,6 +290,28 @@ def test_a_stopped_recorder_holds_nothing_up_and_what_it_missed_is_counted(tmp_p
         assert daemon.status()["faults"]["internal_errors"] == 0
 
 
+def test_one_that_was_full_when_a_stream_opened_learns_of_it_later(tmp_path: Path, maker: BundleMaker) -> None:
+    into = np.empty(PIXELS, np.uint8)
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=NO_AUDIT) as daemon, tap_of(daemon) as tap:
+        with daemon.camera() as camera:
+            frames_past(daemon, camera, 1, 600)
+        with daemon.camera() as camera:
+            frames_past(daemon, camera, 1, 3)
+            told = list(tap.events(0.1))
+            assert sum(isinstance(one, TapStream) for one in told) == 1  # the second came when nothing fitted
+            sequence = 3
+            while not isinstance(told[-1], TapStream):
+                sequence += 1
+                frames_past(daemon, camera, sequence, 1)
+                told += [event for event in (tap.next_event(),) if event is not None]
+                assert sequence < 100_000
+            frame = until(tap, TapFrame)[-1]
+            assert isinstance(frame, TapFrame)
+            assert tap.copy(frame, into)
+            assert np.array_equal(into, picture(frame.sequence))
+            assert len(tap.streams) == 1
+
+
 def test_one_that_falls_behind_is_told_how_much_it_missed(tmp_path: Path, maker: BundleMaker) -> None:
     with (
         DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=NO_AUDIT) as daemon,
