@@ -142,7 +142,9 @@ class Recorder:
                 self._take_note(event)
 
     def _take_frame(self, frame: TapFrame) -> None:
-        stream = self._tap.streams[frame.stream_id]
+        stream = self._tap.streams.get(frame.stream_id)
+        if stream is None:  # its end was told already
+            return
         submit = Submit(*frame[:8], 0)
         reason = "not asked for" if not self._pixels else stream.withheld
         pixels = None
