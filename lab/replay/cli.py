@@ -1,10 +1,11 @@
-"""The recording commands of `fenced-lab`: record, drive, replay, log. Each has a module of its own."""
+"""The recording commands of `fenced-lab`: record, drive, replay, log, import. Each has a module of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lab.replay import cli_log, cli_record, cli_replay
+from lab.replay.importers import cli as cli_import
 
 
 def add_commands(commands: Any) -> None:
@@ -12,3 +13,4 @@ def add_commands(commands: Any) -> None:
     cli_record.add_commands(commands)
     cli_replay.add_commands(commands)
     cli_log.add_commands(commands)
+    cli_import.add_commands(commands)

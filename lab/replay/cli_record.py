@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from lab.replay.drive import Drive, sockets_of
 from lab.replay.log import LogWriter
 from lab.replay.record import counted, record
 from lab.replay.refusal import LogRefusal, LogRefused
+from lab.replay.served import served
 from lab.replay.snapshots import Snapshots
-from lab.replay.source import SOCKETS, FrameSource, RawSource, RoadSource
+from lab.replay.source import SOCKETS, FrameSource, LogSource, RawSource, RoadSource
 from lab.replay.tap_record import Recorded, Recorder
+from lab.sign.pack import open_checked
 
 DEFAULT_RATE_HZ = 20.0
+DEFAULT_FRAMES = 200
 SNAPSHOT_S = 10.0
 
 
@@ -48,13 +52,16 @@ def add_commands(commands: Any) -> None:
     make = commands.add_parser("drive", help="be the camera of a daemon, synthetic or played, and log everything")
     make.add_argument("log", type=Path, help="the MCAP file, which must not exist")
     make.add_argument("--model", help="default: the spec's, or lane")
-    make.add_argument("--spec", type=Path, help="with --input: the spec.toml of the model that serves")
-    make.add_argument("--input", type=Path, metavar="FRAMES", help="raw frames as the spec's one input lays them out")
-    make.add_argument("--frames", type=numbers.count, default=200)
+    make.add_argument("--spec", type=Path, help="with --input of raw frames: the spec.toml of the model that serves")
+    frames = "raw frames as the spec's one input lays them out, or a log of one camera (.mcap), recorded or imported"
+    make.add_argument("--input", type=Path, metavar="FRAMES", help=frames)
+    make.add_argument("--frames", type=numbers.count, help="default: all of a log's, otherwise 200")
     rate = "0: as fast as frames settle"
     make.add_argument("--rate-hz", type=numbers.rate_hz_or_0, default=DEFAULT_RATE_HZ, help=rate)
     make.add_argument("--seed", type=int, default=1, help="of the synthetic road, where there is no --input")
     make.add_argument("--sockets", type=Path, default=SOCKETS, help="the daemon's socket_directory")
+    make.add_argument("--bundle", type=Path, help="serve this bundle for the drive, instead of --sockets")
+    make.add_argument("--root", type=Path, help="with --bundle: the trusted root")
     make.set_defaults(command=_drive)
 
 
@@ -113,14 +120,19 @@ class _Ending:
 
 def _drive(arguments: argparse.Namespace) -> int:
     source, model, about = _source(arguments)
+    if (arguments.bundle is None) != (arguments.root is None):
+        raise ValueError("--bundle needs the --root that trusts it, and --root the --bundle")
+    total = arguments.frames or (source.frames if isinstance(source, LogSource) else DEFAULT_FRAMES)
+    own = nullcontext(arguments.sockets)
     with (
-        Drive(sockets_of(arguments.sockets), source.stream, source.format, model) as drive,
+        served(arguments.bundle, arguments.root, [source.stream]) if arguments.bundle else own as sockets,
+        Drive(sockets_of(sockets), source.stream, source.format, model) as drive,
         LogWriter(arguments.log, about={"source": about}) as log,
         Progress(transient=True) as progress,
     ):
-        task = progress.add_task("recording", total=arguments.frames)
+        task = progress.add_task("recording", total=total)
         counts = record(
-            drive, source, log, model, arguments.frames, rate_hz=arguments.rate_hz or None,
+            drive, source, log, model, total, rate_hz=arguments.rate_hz or None,
             on_frame=lambda *_: progress.advance(task),
         )  # fmt: skip
     print(json.dumps(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
@@ -130,7 +142,11 @@ def _drive(arguments: argparse.Namespace) -> int:
 def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
     """Where the frames come from, the model that takes them, and what the log says of it."""
     if arguments.input is None and arguments.spec is None:
-        return RoadSource(arguments.seed), arguments.model or "lane", f"road seed {arguments.seed}"
+        return RoadSource(arguments.seed), _model(arguments) or "lane", f"road seed {arguments.seed}"
+    if arguments.input is not None and arguments.input.suffix == ".mcap":
+        if (model := _model(arguments)) is None:
+            raise ValueError("--input of a log needs the --model that it is played into, or its --bundle")
+        return LogSource(arguments.input), model, f"frames of {arguments.input.name}"
     if arguments.input is None or arguments.spec is None:
         raise ValueError("--input needs the --spec that says how its frames lie, and --spec the --input to play")
     spec = load_spec(arguments.spec)
@@ -142,3 +158,11 @@ def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
     (given,) = spec.inputs
     source = RawSource(arguments.input, given.stream, given.stream_format, arguments.rate_hz or DEFAULT_RATE_HZ)
     return source, arguments.model or spec.model.name, arguments.input.name
+
+
+def _model(arguments: argparse.Namespace) -> str | None:
+    """The model that was named, or that of the bundle."""
+    if arguments.model is not None or arguments.bundle is None:
+        return None if arguments.model is None else str(arguments.model)
+    with open_checked(arguments.bundle) as (_, _, stated):
+        return stated.model.name

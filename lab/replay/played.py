@@ -135,7 +135,7 @@ def read_plan(reader: LogReader, start: Start, *, partial: bool) -> Plan:
             LogRefusal.FORMAT, f"{reader.path.name} holds nothing that could be played",
             expected="frames and their results",
             found=f"streams {sorted(plan.opened)}, models {sorted(plan.models)}, no results",
-            todo="record while a camera feeds a model",
+            todo="record while a camera feeds a model; pictures alone are played by fenced-lab drive --input",
         )  # fmt: skip
     if not any(model.start for model in plan.models.values()):
         raise LogRefused(

@@ -20,6 +20,10 @@ class LogRefusal(Enum):
     STATE = "log-state"
     MISMATCH = "replay-mismatch"
     WRITE = "log-write"
+    SOURCE = "import-source"
+    PICTURES = "import-pictures"
+    UNSTATED = "import-unstated"
+    CONTRADICTION = "import-contradiction"
 
 
 class LogRefused(Exception):

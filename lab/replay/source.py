@@ -1,4 +1,4 @@
-"""Where frames come from: the synthetic road camera, or a file of raw frames.
+"""Where frames come from: the synthetic road camera, a file of raw frames, or a log.
 
 A source states its stream and its complete StreamFormat; `fill` writes frame `index` into a slot and returns what is
 known of it (its truth), which a recorder keeps beside it.
@@ -6,7 +6,7 @@ known of it (its truth), which a recorder keeps beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,8 @@ from abi.format import make_format
 from abi.stream_format import StreamFormat
 from lab.hil.nv12 import Nv12Layout
 from lab.hil.road import Camera, RoadCamera
+from lab.replay.log import LogReader
+from lab.replay.pictures import LoggedPicture, camera_of, pictures
 from lab.replay.refusal import LogRefusal, LogRefused
 
 SOCKETS = Path("/run/fenced")
@@ -81,3 +83,36 @@ class RawSource:
         """Copy frame `index`; nothing is known of what it shows."""
         pixels[:] = self._frames[index % len(self._frames)]
         return {}
+
+
+class LogSource:
+    """The pictures of a log of one camera, recorded or imported, in its format; played round and round.
+
+    They begin when they are submitted; the log's times are for `replay --real-time`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises LogRefused where it is no whole log of one camera, or holds no pictures."""
+        self._reader = LogReader(path)
+        info = self._reader.info()
+        info.verify()
+        opened = camera_of(self._reader)
+        self.stream = opened.stream
+        self.format = replace(opened.format, clock=ClockId.MONOTONIC)
+        self.frames = info.counts.get(f"/camera/{self.stream}/pixels", 0)
+        """How many there are."""
+        if not self.frames:
+            raise LogRefused(
+                LogRefusal.BAD_FRAMES, path.name, expected="a log with pixels", found="none",
+                todo="record with pixels, or import a drive",
+            )  # fmt: skip
+        self._pictures: Iterator[LoggedPicture] = iter(())
+
+    def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
+        """Copy the next picture; what is known: its sequence in the log."""
+        picture = next(self._pictures, None)
+        if picture is None:
+            self._pictures = pictures(self._reader)
+            picture = next(self._pictures)
+        pixels[:] = np.frombuffer(picture.pixels, np.uint8)
+        return {"logged_sequence": picture.sequence}

@@ -51,7 +51,7 @@ def table() -> str:
         ("a release that was tried before", (verdict.value for verdict in Verdict)),
         ("what `[realtime]` asks of the kernel", (code.value for code in RealtimeCode)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
-        ("`fenced-lab record` and `replay`", (code.value for code in LogRefusal)),
+        ("`fenced-lab record`, `import` and `replay`", (code.value for code in LogRefusal)),
         ("`fenced-lab hil`", (code.value for code in ScenarioRefusal)),
     )
     later = "".join(f"| {step} | {', '.join(f'`{code}`' for code in codes)} |\n" for step, codes in steps)
