@@ -98,7 +98,10 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder, made anew")
     demo.set_defaults(command=_demo)
     bench = commands.add_parser("bench", help="measure against peers in one run")
-    bench.add_argument("rows", nargs="*", help="names of rows; default: all")
+    bench.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; default: all")
+    bench.add_argument("--only", action="append", default=[], metavar="NAME", help="the same, once for each")
+    bench.add_argument("--models", type=Path, metavar="DIR", help="folder with FastestDet.onnx and RFB320.onnx")
+    bench.add_argument("--repeat", type=numbers.count, default=1, metavar="N", help="measure every row so often (1)")
     bench.add_argument("-o", "--output", type=Path, default=Path("out/bench"))
     bench.set_defaults(command=_bench)
     return top
@@ -127,4 +130,5 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from lab.bench import suite  # noqa: PLC0415 (as above)
 
-    return suite.run(arguments.output, arguments.rows, as_json=arguments.json)
+    return suite.run(arguments.output, [*arguments.names, *arguments.only], as_json=arguments.json,
+                     models=arguments.models, repeat=arguments.repeat)  # fmt: skip

@@ -81,7 +81,7 @@ def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: i
     peer, module, expected = chain(target, launches)
     loaded = bind(accelerator, module)
 
-    ours_ns, peer_ns = _alternate(loaded.run, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
+    ours_ns, peer_ns = alternate(loaded.run, peer, repetitions, max(_PEER_BATCH, repetitions // 4))
     if bytes(loaded.output.view) != expected:
         raise RuntimeError(f"the two sides of {launches} launches compute different bytes")
     accelerator.unload(loaded.executable)
@@ -93,7 +93,7 @@ def _row(accelerator: Accelerator, target: Target, launches: int, repetitions: i
     return make_row(name, ours_ns, peer_ns, "TinyJit call + synchronize", reach=reach, note=note)
 
 
-def _alternate(
+def alternate(
     ours: Callable[[], None], peer: Callable[[], None], ours_count: int, peer_count: int
 ) -> tuple[list[int], list[int]]:
     """Timed samples of both in turn, after a warm-up of each."""

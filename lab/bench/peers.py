@@ -3,10 +3,11 @@
     ping       one SOCK_SEQPACKET packet of a Submit's size, taken by one blocking recv
     copy       the same, and then the frame copied out of shared memory, as a receiver must that cannot trust the sender
     iceoryx2   a loaned sample of the frame's size, sent and announced by an event, received by the other process
+    packets    so many bare packets taken and sent, in one process: what the protocol costs a loop at the least
 
-Each gives the one-way time between two CLOCK_MONOTONIC readings in two processes, from the call that sends to the
-call that received having returned. As a camera does, each sender has just written a whole frame, so that caches are as
-cold as ours. No peer checks anything of what it is sent.
+Each but the last gives the one-way time between two CLOCK_MONOTONIC readings in two processes, from the call that sends
+to the call that received having returned. As a camera does, each sender has just written a whole frame, so that caches
+are as cold as ours. No peer checks anything of what it is sent.
 """
 
 from __future__ import annotations
@@ -109,6 +110,34 @@ def copy(picture: Pixels) -> Iterator[OneWay]:
             yield _by_packet(end, picture, shared)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def packets(count: int, received: int, sent: int) -> Iterator[OneWay]:
+    """Processor time of this thread to take `received` packets of each of `count` sockets and send `sent` to each."""
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
+        for one in (end for pair in pairs for end in pair):
+            stack.enter_context(one)
+        packet = bytes(PACKET_BYTES)
+
+        def once() -> int:
+            for _, other in pairs:
+                for _ in range(received):
+                    other.send(packet)
+            began_ns = time.thread_time_ns()
+            for end, _ in pairs:
+                for _ in range(received):
+                    end.recv(4096)
+                for _ in range(sent):
+                    end.send(packet)
+            taken_ns = time.thread_time_ns() - began_ns
+            for _, other in pairs:
+                for _ in range(sent):
+                    other.recv(4096)
+            return taken_ns
+
+        yield once
 
 
 def iceoryx2_module() -> ModuleType | None:

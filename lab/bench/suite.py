@@ -1,169 +1,123 @@
-"""`make bench`: every row beside its peer, in one run; printed as a table and written as JSON.
+"""`make bench`: every row beside its peer, and what costs do as things grow, in one run.
 
-A ratio is the peer's time over ours: above 1 we are faster. Absolute times say more about the machine than about us.
+Printed as a table, written as `bench.json` after each benchmark and as one page, `bench.html`. A ratio is the peer's
+time over ours: above 1 we are faster. Absolute times say more about the machine than about us.
 """
 
 from __future__ import annotations
 
-import json
+import importlib
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from lab.bench.row import Row
+from lab.bench import table
+from lab.bench.curve import Curve
+from lab.bench.result import Result, this_machine
+from lab.bench.row import Row, merge
 from lab.folder import make_anew
 
 
-def _calls(folder: Path) -> list[Row]:
-    from lab.bench import calls  # noqa: PLC0415 (each brings its own heavy libraries in)
+@dataclass(frozen=True)
+class Setting:
+    """What a benchmark may need: a new folder of its own, and the folder with the public models, or None."""
 
-    return calls.run(folder)
-
-
-def _barrier(_: Path) -> list[Row]:
-    from lab.bench import barrier  # noqa: PLC0415 (each brings its own heavy libraries in)
-
-    return barrier.run()
+    folder: Path
+    models: Path | None = None
 
 
-def _dispatch(_: Path) -> list[Row]:
-    from lab.bench import dispatch  # noqa: PLC0415
+def _room(name: str) -> Any:
+    """The module; each brings its own heavy libraries in."""
+    return importlib.import_module(f"lab.bench.{name}")
 
-    return dispatch.run()
 
-
-def _dispatch_opencl(_: Path) -> list[Row]:
-    from lab.bench import dispatch  # noqa: PLC0415
-    from lab.compile.refusal import CompileRefused  # noqa: PLC0415
+def _dispatch(driver: str) -> list[Row]:
+    from lab.compile.refusal import CompileRefused  # noqa: PLC0415 (as above)
 
     try:
-        return dispatch.run(driver="opencl")
+        rows: list[Row] = _room("dispatch").run(driver=driver)
+        return rows + _room("submit").run() if driver == "hcq" else rows
     except CompileRefused:  # no such device in this machine: nothing to measure
         return []
 
 
-def _dispatch_hcq(_: Path) -> list[Row]:
-    from lab.bench import dispatch, submit  # noqa: PLC0415
-    from lab.compile.refusal import CompileRefused  # noqa: PLC0415
-
-    try:
-        return dispatch.run(driver="hcq") + submit.run()
-    except CompileRefused:  # no such device in this machine: nothing to measure
-        return []
-
-
-def _guard(folder: Path) -> list[Row]:
-    from lab.bench import guard  # noqa: PLC0415
-
-    return guard.run(folder)
-
-
-def _handoff(folder: Path) -> list[Row]:
-    from lab.bench import handoff  # noqa: PLC0415
-
-    return handoff.run(folder)
-
-
-def _jitter(folder: Path) -> list[Row]:
-    from lab.bench import jitter  # noqa: PLC0415
-
-    return jitter.run(folder)
-
-
-def _service(folder: Path) -> list[Row]:
-    from lab.bench import service  # noqa: PLC0415
-
-    return service.run(folder)
-
-
-def _start(folder: Path) -> list[Row]:
-    from lab.bench import start  # noqa: PLC0415
-
-    return start.run(folder)
-
-
-def _stress(_: Path) -> list[Row]:
-    from lab.bench import stress  # noqa: PLC0415
-
-    return stress.run()
-
-
-def _tap(folder: Path) -> list[Row]:
-    from lab.bench import tap  # noqa: PLC0415
-
-    return tap.run(folder)
-
-
-def _verify(folder: Path) -> list[Row]:
-    from lab.bench import verify  # noqa: PLC0415
-
-    return verify.run(folder)
-
-
-BENCHES: dict[str, Callable[[Path], list[Row]]] = {
-    "calls": _calls,
-    "barrier": _barrier,
-    "dispatch": _dispatch,
-    "dispatch-opencl": _dispatch_opencl,
-    "dispatch-hcq": _dispatch_hcq,
-    "guard": _guard,
-    "handoff": _handoff,
-    "jitter": _jitter,
-    "service": _service,
-    "start": _start,
-    "stress": _stress,
-    "tap": _tap,
-    "verify": _verify,
+ROWS: dict[str, Callable[[Setting], list[Row]]] = {
+    "calls": lambda at: _room("calls").run(at.folder),
+    "barrier": lambda _: _room("barrier").run(),
+    "dispatch": lambda _: _room("dispatch").run(),
+    "dispatch-opencl": lambda _: _dispatch("opencl"),
+    "dispatch-hcq": lambda _: _dispatch("hcq"),
+    "end-to-end": lambda at: _room("end_to_end").run(at.folder),
+    "guard": lambda at: _room("guard").run(at.folder),
+    "handoff": lambda at: _room("handoff").run(at.folder),
+    "jitter": lambda at: _room("jitter").run(at.folder),
+    "kernels": lambda at: _room("kernels").run(at.folder, at.models),
+    "service": lambda at: _room("service").run(at.folder),
+    "start": lambda at: _room("start").run(at.folder),
+    "stress": lambda _: _room("stress").run(),
+    "tap": lambda at: _room("tap").run(at.folder),
+    "verify": lambda at: _room("verify").run(at.folder),
+}
+CURVES: dict[str, Callable[[Setting], list[Curve]]] = {
+    "growth-launches": lambda _: _room("growth").launches(),
+    "growth-frames": lambda at: _room("growth_served").frame_sizes(at.folder),
+    "growth-streams": lambda at: _room("growth_served").streams(at.folder),
+    "growth-consumers": lambda at: _room("growth_served").consumers(at.folder),
+    "growth-bundles": lambda at: _room("growth").bundle_sizes(at.folder),
 }
 
+WIDTH = 180
+"""Columns of the table where there is no terminal to ask."""
 
-def run(folder: Path, names: Sequence[str], *, as_json: bool) -> int:
-    """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code."""
-    unknown = set(names) - set(BENCHES)
+
+def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | None = None, repeat: int = 1) -> int:
+    """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code.
+
+    models: the folder with the public models of `kernels`. repeat: how often rows are measured; curves are once.
+    """
+    unknown = set(names) - {*ROWS, *CURVES}
     if unknown:
-        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHES)}")
+        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join((*ROWS, *CURVES))}")
+    if models is not None and not models.is_dir():
+        raise ValueError(f"--models {models} is no folder")
     make_anew(folder)
-    console, rows = Console(stderr=as_json), []
-    for name in names or BENCHES:
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = WIDTH
+    result = Result(this_machine(), (), ())
+    for name in names or (*ROWS, *CURVES):
         with console.status(f"measuring {name}"):
-            rows += BENCHES[name](folder / name)
-    text = json.dumps([asdict(row) for row in rows], indent=2)
-    (folder / "bench.json").write_text(text + "\n")
+            result = _measured(result, name, Setting(folder / name, models), repeat)
+        _write(folder, result)
     if as_json:
-        print(text)
+        print(result.to_json())
     else:
-        console.print(_table(rows))
-        console.print(_notes(rows), highlight=False)
+        table.show(console, result)
+        console.print(f"page {folder / 'bench.html'}", highlight=False)
     return 0
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="ours beside its peer, same run", box=box.SIMPLE)
-    for heading in ("what", "ours", "peer", "ratio", "reach", "spread", "the peer is"):
-        number = heading in ("ours", "peer", "ratio", "reach", "spread")
-        table.add_column(heading, justify="right" if number else "left", no_wrap=heading != "the peer is")
-    for row in rows:
-        table.add_row(
-            row.name, _quantity(row.ours, row.unit), _quantity(row.theirs, row.unit), f"{row.ratio:.2f}×",
-            f"≥ {row.reach:.2f}×" if row.reach else "", f"{row.spread:.0%}", row.peer,
-        )  # fmt: skip
-    return table
+def _measured(result: Result, name: str, at: Setting, repeat: int) -> Result:
+    """The result with what the named benchmark found."""
+    load = os.getloadavg()[0]
+    if name in CURVES:
+        curves = (replace(one, bench=name, load=load) for one in CURVES[name](at))
+        return replace(result, curves=(*result.curves, *curves))
+    found: dict[tuple[str, str], list[Row]] = {}
+    for again in range(repeat):
+        folder = at.folder / str(again) if repeat > 1 else at.folder
+        for row in ROWS[name](replace(at, folder=folder)):
+            found.setdefault((row.name, row.peer), []).append(row)
+    rows = (replace(merge(repetitions), bench=name, load=load) for repetitions in found.values())
+    return replace(result, rows=(*result.rows, *rows))
 
 
-def _notes(rows: Sequence[Row]) -> str:
-    """Each row's note, rows with the same one together."""
-    by_note: dict[str, list[str]] = {}
-    for row in rows:
-        if row.note:
-            by_note.setdefault(row.note, []).append(row.name)
-    return "\n".join(f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in by_note.items())
+def _write(folder: Path, result: Result) -> None:
+    from lab.bench.page import bench_page  # noqa: PLC0415 (matplotlib)
 
-
-def _quantity(value: float, unit: str) -> str:
-    if unit == "calls":
-        return f"{value:.1f}"
-    return f"{value / 1024:.1f} MiB" if unit == "KiB" else f"{value / 1000:.1f} µs"
+    (folder / "bench.json").write_text(result.to_json() + "\n")
+    (folder / "bench.html").write_text(bench_page(result), encoding="utf-8")

@@ -48,13 +48,13 @@ def run(folder: Path) -> list[Row]:
     accelerator = open_accelerator("cpu")
     try:
         for size_mb, times in TIMES.items():
-            rows += _rows(accelerator, *_padded(plain, size_mb, folder / f"{size_mb}"), size_mb, times)
+            rows += _rows(accelerator, *padded(plain, size_mb, folder / f"{size_mb}"), size_mb, times)
     finally:
         accelerator.close()
     return rows
 
 
-def _padded(plain: Path, size_mb: int, folder: Path) -> tuple[Path, Path]:
+def padded(plain: Path, size_mb: int, folder: Path) -> tuple[Path, Path]:
     """A signed copy of the bundle that is `size_mb` MB long, and its root."""
     folder.mkdir()
     bundle = folder / "padded.fenced"
@@ -103,11 +103,11 @@ def _rows(accelerator: Accelerator, path: Path, root: Path, size_mb: int, times:
     unloads: list[Callable[[], None]] = []
     ours, peer = [], []
     for turn in range(times + 1):
-        taken = _timed(lambda: unloads.append(load(path, trusted, accelerator, machine)))
+        taken = timed(lambda: unloads.append(load(path, trusted, accelerator, machine)))
         unloads.pop()()
         if turn:  # the first warms up
             ours.append(taken)
-            peer.append(_timed(lambda: _hash(path)))
+            peer.append(timed(lambda: hash_file(path)))
     (ours_ns, ours_cpu_ns), (peer_ns, peer_cpu_ns) = zip(*ours, strict=True), zip(*peer, strict=True)
     size_kib = path.stat().st_size / 1024
     measure = (
@@ -126,12 +126,13 @@ def _rows(accelerator: Accelerator, path: Path, root: Path, size_mb: int, times:
     ]  # fmt: skip
 
 
-def _hash(path: Path) -> None:
+def hash_file(path: Path) -> None:
+    """The peer: SHA-256 of the file."""
     with path.open("rb") as file:
         hashlib.file_digest(file, "sha256")
 
 
-def _timed(work: Callable[[], object]) -> tuple[int, int]:
+def timed(work: Callable[[], object]) -> tuple[int, int]:
     """Nanoseconds that `work` took: of the clock, and of the processors in all threads."""
     began_ns, began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
     work()

@@ -14,7 +14,7 @@ from lab.bench.row import Row, make_row
 
 def test_a_row_compares_medians_and_tells_the_spread() -> None:
     row = make_row("x", [10, 20, 30, 40, 1000], [300, 100, 200], "peer", reach=2.0, note="n")
-    assert row == Row("x", 30, 200, "ns", "peer", 200 / 30, row.spread, 2.0, "n")
+    assert row == Row("x", 30, 200, "ns", "peer", 200 / 30, row.spread, 2.0, "n", row.ratios)
     assert row.spread > 1
     assert make_row("x", [10, 10], [10], "peer").spread == 0
 
