@@ -10,7 +10,7 @@ Not looked at: what `site` ran before us (`.pth` files), beyond the modules it l
 byte code that stands in a writable `__pycache__` (the image is read-only).
 """
 
-import _posixsubprocess
+import _socket
 import os
 import sys
 from _thread import get_ident
@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from fcntl import fcntl
+from functools import partial
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
+
+from daemon import eventless
 
 LAB_PACKAGES = ("lab", "onnx", "onnxruntime", "torch", "ziglang")
 # Must not even be importable where the daemon runs.
@@ -31,6 +34,7 @@ BLOCKED_MODULES = (
 )  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _AF_UNIX, _AF_UNSET = 1, -1
+_FAMILY: Any = vars(_socket.socket)["family"]
 _F_GET_SEALS, _ALL_CONTENT_SEALS = 1034, 0x2 | 0x4 | 0x8  # linux/fcntl.h: F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE
 _CODE_LIMIT_BYTES = 256 << 20
 
@@ -116,7 +120,8 @@ def _is_blocked(name: str) -> bool:
 
 
 def _import_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
-    name = str(arguments[0])
+    name = arguments[0]
+    name = str.__str__(name) if isinstance(name, str) else str(name)  # what it is, not what a subclass says that it is
     if _state.sealed or _is_blocked(name):
         return Act.IMPORT, f"module {name!r}"
     return None
@@ -136,7 +141,7 @@ def _new_socket_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
 
 
 def _address_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
-    family = int(arguments[0].family)
+    family = int(_FAMILY.__get__(arguments[0]))  # the kernel's answer, not that of a subclass
     return None if family == _AF_UNIX else (Act.NETWORK, f"address {str(arguments[1])[:80]} in family {family}")
 
 
@@ -154,11 +159,15 @@ def _hook_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
     return Act.HOOK, "another audit hook after the seal"
 
 
+def _watch_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
+    return Act.HOOK, "a trace function, or a debugger's script, after the seal"
+
+
 def _dlopen_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
     name = arguments[0]
     if name is None and not _state.sealed:
         return None  # `import ctypes` opens the process itself
-    path = os.fsdecode(name) if isinstance(name, (str, bytes)) else ""
+    path = os.fsdecode(name) if _is_plain(name) else ""
     library = _state.library_windows.get(get_ident())
     if library is not None and not _state.sealed:
         return None if _is_system_library(path, library) else (Act.NATIVE_CODE, f"dlopen of {name!r}: not lib{library}")
@@ -209,8 +218,13 @@ def _open_rule(arguments: tuple[Any, ...]) -> tuple[Act, str] | None:
     return _path_complaint(path, writing=bool(flags & _WRITING))
 
 
-def _path_complaint(path: object, *, writing: bool) -> tuple[Act, str] | None:
-    if not isinstance(path, (str, bytes)):
+def _is_plain(path: Any) -> bool:
+    """Whether no subclass answers for the path: the kernel reads its characters, whatever its methods say."""
+    return type(path) in (str, bytes)
+
+
+def _path_complaint(path: Any, *, writing: bool) -> tuple[Act, str] | None:
+    if not _is_plain(path):
         return Act.OPEN, f"a path of type {type(path).__name__}"
     name = os.fsdecode(path)
     for allowed in _state.writable if writing else (*_state.readable, *_state.writable):
@@ -270,11 +284,13 @@ _RULES: dict[str, _Rule] = {
 _SEALED_RULES: dict[str, _Rule] = {
     "open": _open_rule,
     "sys.addaudithook": _hook_rule,
+    **dict.fromkeys(("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback",
+                     "cpython.remote_debugger_script"), _watch_rule),
     **dict.fromkeys(("compile", "exec", "code.__new__", "function.__new__", "marshal.loads", "marshal.load"),
                     _compile_rule),
     **dict.fromkeys(("ctypes.dlsym", "ctypes.dlsym/handle"), _dlsym_rule),
     **dict.fromkeys(("os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.truncate", "os.setxattr",
-                     ), _change_rule),
+                     "os.removexattr", "os.utime"), _change_rule),
     **dict.fromkeys(("os.listdir", "os.scandir"), _list_rule),
     "os.chdir": _chdir_rule,
     **dict.fromkeys(("os.rename", "os.link", "os.symlink"), _two_path_rule),
@@ -307,10 +323,7 @@ def install() -> None:
         if complaint is not None:
             forbid(*complaint)
 
-    def no_process(*arguments: object) -> NoReturn:  # fork_exec raises no audit event of its own
-        forbid(Act.PROCESS, "fork_exec")
-
-    vars(_posixsubprocess)["fork_exec"] = no_process
+    eventless.take_processes_and_code(partial(forbid, Act.PROCESS), partial(forbid, Act.NATIVE_CODE))
     sys.meta_path.insert(0, _ImportGuard)
     sys.addaudithook(hook)
 
@@ -331,6 +344,7 @@ def seal(*, readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
     _state.plain_names = os.getcwd() in _state.writable
     _state.sealed = True
     _RULES.update(_SEALED_RULES)
+    eventless.take_modules_and_files(partial(_forbid, Act.IMPORT), partial(_forbid, Act.OPEN))
 
 
 @contextmanager

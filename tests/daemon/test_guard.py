@@ -13,7 +13,7 @@ _PRELUDE = """
 import sys
 from daemon import guard
 guard.install()
-import json, os, socket, ctypes, pickle, hashlib, fcntl, types, importlib
+import json, os, socket, ctypes, pickle, hashlib, fcntl, mmap, types, importlib, importlib.machinery
 import numpy, capnp
 from daemon import audit
 """
@@ -41,15 +41,31 @@ else:
 """
 )
 
+_LYING = "{'startswith': lambda *_: True, '__eq__': lambda *_: True, '__hash__': str.__hash__}"
 FORBIDDEN = {
     "a new module": ("import sqlite3", "import"),
     "a new module by importlib": ("importlib.import_module('wave')", "import"),
+    "a new built-in module by its loader": (
+        "importlib.machinery.BuiltinImporter.load_module('xxsubtype')",
+        "import",
+    ),
+    "a frozen module by its loader": ("importlib.machinery.FrozenImporter.load_module('__hello__')", "import"),
     "a file outside": ("open('/etc/passwd')", "open"),
     "a file outside by os.open": ("os.open('/etc/passwd', os.O_RDONLY)", "open"),
     "a write to a readable file": ("open('/etc/hostname', 'a')", "open"),
     "a way out by dots": ("open(folder + '/../../etc/passwd')", "open"),
     "a write to what the kernel says": ("open('/proc/self/fdinfo/0', 'r+b')", "open"),
     "a way out of what the kernel says": ("open('/proc/self/fdinfo/../environ', 'rb')", "open"),
+    "a path that lies about itself": (f"open(type('S', (str,), {_LYING})('/etc/passwd'))", "open"),
+    "bytes of a path that lie": (
+        "os.open(type('B', (bytes,), {'decode': lambda *_: folder})(b'/etc/passwd'), os.O_RDONLY)",
+        "open",
+    ),
+    "a file's times": ("os.utime('/etc/hostname')", "open"),
+    "a pipe outside": ("os.mkfifo('/tmp/fenced-guard-pipe')", "open"),
+    "a file made without opening it": ("os.mknod('/tmp/fenced-guard-file')", "open"),
+    "another root": ("os.chroot('/')", "open"),
+    "a working folder by descriptor": ("os.fchdir(0)", "open"),
     "a listing": ("os.listdir('/')", "open"),
     "a removal": ("os.remove('/etc/hostname')", "open"),
     "a rename out of the folder": ("os.rename(folder + '/audit.jsonl', '/tmp/audit.jsonl')", "open"),
@@ -61,6 +77,10 @@ FORBIDDEN = {
     "os.fork": ("os.fork()", "process"),
     "fork_exec without an audit event": ("__import__('_posixsubprocess').fork_exec()", "process"),
     "a connection": ("network.connect(('127.0.0.1', 9))", "network"),
+    "a connection of a socket that lies about itself": (
+        "type('S', (socket.socket,), {'family': 1})(fileno=os.dup(network.fileno())).connect(('127.0.0.1', 9))",
+        "network",
+    ),
     "an internet socket": ("socket.socket(socket.AF_INET, socket.SOCK_STREAM)", "network"),
     "a name look-up": ("socket.getaddrinfo(b'localhost', 80)", "network"),
     "a pickle with a class": ("pickle.loads(b'cposix\\nsystem\\n(S\"true\"\\ntR.')", "unpickle"),
@@ -72,6 +92,13 @@ FORBIDDEN = {
     "dlopen of a library": ("ctypes.CDLL('libc.so.6')", "native-code"),
     "dlopen of the process": ("ctypes.CDLL(None)", "native-code"),
     "a symbol of the process": ("ctypes.pythonapi.system", "native-code"),
+    "memory mapped as code": ("mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)", "native-code"),
+    "a memory file mapped as code": (
+        "mmap.mmap(os.memfd_create('code'), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)",
+        "native-code",
+    ),
+    "a trace function": ("sys.settrace(lambda *_: None)", "hook"),
+    "a profile function": ("sys.setprofile(lambda *_: None)", "hook"),
 }
 
 

@@ -30,7 +30,7 @@ _PRELUDE = """
 import sys
 from daemon import guard
 guard.install()
-import ctypes, fcntl, hashlib, importlib, json, os, pickle, socket, types
+import ctypes, fcntl, hashlib, importlib, importlib.machinery, json, mmap, os, pickle, socket, types
 from daemon import switching
 from daemon.serve import serve
 
