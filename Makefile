@@ -12,7 +12,7 @@ VEHICLE_SOURCES := $(wildcard abi/*.py abi/*.capnp hal/*.py signing/*.py client/
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := abi hal signing client daemon lab
 
-.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle image
+.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle image arm64
 
 demo: $(VEHICLE)/stamp
 	$(BIN)/fenced-lab demo
@@ -57,6 +57,11 @@ vehicle: $(VEHICLE)/stamp
 image: $(VENV)/stamp
 	rm -rf build/image/tree
 	$(BIN)/fenced-lab image build build/image/tree $(ARGS)
+
+# The lane bundle and the image for aarch64, run in an emulated Debian: as root, with Debian's debootstrap and
+# qemu-user-static. The first time some minutes, then one. What it printed: docs/hardware.md.
+arm64: $(VEHICLE)/stamp
+	$(BIN)/python -m lab.image.arm64 $(ARGS)
 
 $(VENV)/stamp: lab/requirements.txt lab/pyproject.toml pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     compile_.add_argument("-o", "--output", type=Path, help="the bundle; default: MODEL.unsigned.fenced here")
     compile_.add_argument(
         "--without-device", action="store_true",
-        help="for cuda: compile where the GPU is not; the packed bundle is then admitted and not run",
+        help="for cuda, or a cpu of another arch: compile where it is not; the bundle is then admitted and not run",
     )  # fmt: skip
     compile_.set_defaults(command=_compile)
     sign_cli.add_commands(commands)

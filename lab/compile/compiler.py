@@ -37,7 +37,8 @@ def compile_spec(
 ) -> CompileReport:
     """Compiles the spec at `spec_path` to an unsigned bundle at `out_path`.
 
-    without_device: for a GPU that this machine lacks; the bundle is admitted and not run (`lab.compile.target_cuda`).
+    without_device: for a GPU that this machine lacks, or a CPU of another architecture; the bundle is admitted and not
+    run (`lab.compile.target_cuda`, `lab.compile.target_cross`).
 
     Raises CompileRefused where spec, model or target cannot be compiled as they stand, or where a check fails; nothing
     is written then. Sets `CC`, `DEV` and `CACHEDB` of the process on the first call (`lab.compile.toolchain`).

@@ -1,4 +1,4 @@
-"""What is checked of a packed bundle where tinygrad's runs do not give the device's bits: `lab.compile.target_cuda`.
+"""What is checked of a packed bundle where tinygrad's runs do not give the device's bits: CUDA, and a foreign CPU.
 
 With the device: every step's outputs, within the tolerance that the bundle states for its goldens. Without: that the
 bundle is admitted and its code holds every kernel; report and bundle then say that it has not run.
@@ -45,12 +45,14 @@ def check_close(entry: CapturedEntry, number: int, packed: PackedModel) -> Check
 
 
 def admit_packed(path: Path) -> Admission:
-    """Read the bundle back, admit its graph, look its kernels up in its cubin. Raises AdmissionRefused, ValueError."""
+    """Read the bundle back, admit its graph, look its kernels up in its code. Raises AdmissionRefused, ValueError."""
     with open_checked(path) as (sealed, _, stated):
         spans = {blob.name: span for blob, span in zip(stated.blobs, sealed.layout.blobs, strict=True)}
         graph, code = decode(sealed.view(spans["graph"])), sealed.view(spans["code"])
         target = Target(stated.target.driver, stated.target.arch)
         admission = admit(graph, code, spans["weights"].size_bytes, target)
+        if target.driver == "cpu":
+            return admission  # which has found every kernel in the shared object
         missing = {one.symbol for one in graph.programs} - cuda.functions(bytes(code))
         if missing:
             raise ValueError(f"the cubin lacks {sorted(missing)}")  # a defect of ours

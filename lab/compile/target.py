@@ -1,14 +1,16 @@
 """What a compile target is to the compiler: how tinygrad is opened for it, and how its kernels become code.
 
 A closed table, as the drivers of the HAL are: `cpu`, `opencl`, `hcq` and `cuda`. A target refuses a machine that is not
-of its kind, because the checks run the kernels; `cuda` alone can be told to do without.
+of its kind, because the checks run the kernels; `cuda`, and `cpu` of another architecture, can be told to do without.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from abi.graph import EntryRole
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from signing import statement
 
@@ -66,19 +68,35 @@ class Target(Protocol):
         ...
 
 
+def require_outputs(spec: Spec, todo: str) -> None:
+    """Raise CompileRefused TARGET for an entrypoint whose goldens could not have a tolerance."""
+    for entry in spec.entries:
+        if entry.role is EntryRole.STATE_ONLY:
+            raise CompileRefused(
+                CompileRefusal.TARGET, f"entrypoint {entry.name!r}",
+                expected="entrypoints with outputs, which have a tolerance",
+                found="one that writes state only, whose goldens are equal bits", todo=todo,
+            )  # fmt: skip
+
+
 def open_target(spec: Spec, *, without_device: bool = False) -> Target:
     """The spec's target on this machine. Raises CompileRefused TARGET where the machine is of another kind.
 
-    without_device: compile for a GPU that is not here; only `cuda` can.
+    without_device: compile for a GPU, or for a CPU of another architecture, that is not here.
     """
     wanted: TargetSpec = spec.target
     if wanted.driver == "cuda":
         from lab.compile.target_cuda import CudaTarget  # noqa: PLC0415 (a target is loaded only where it is named)
 
         return CudaTarget(spec, without_device=without_device)
+    if wanted.driver == "cpu" and without_device and wanted.arch != os.uname().machine:
+        from lab.compile.target_cross import CrossCpuTarget  # noqa: PLC0415
+
+        return CrossCpuTarget(spec)
     if without_device:
         raise CompileRefused(
-            CompileRefusal.TARGET, "--without-device", expected='target.driver = "cuda"', found=wanted.driver,
+            CompileRefusal.TARGET, "--without-device", expected='driver = "cuda", or "cpu" of another architecture',
+            found=f"{wanted.driver} {wanted.arch}",
             todo="compile on a machine that has the device",
         )  # fmt: skip
     if wanted.driver == "opencl":

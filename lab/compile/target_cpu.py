@@ -32,9 +32,10 @@ class CpuTarget:
         if os.uname().machine != spec.arch:
             raise CompileRefused(
                 CompileRefusal.TARGET, "target.arch", expected=f"{os.uname().machine}, this machine's",
-                found=spec.arch, todo=f"compile on a machine with {spec.arch}: the checks run the kernels",
+                found=spec.arch, todo=f"compile on a machine with {spec.arch}, where the checks run the code; or with "
+                "--without-device, which leaves its first run to the vehicle's self-test",
             )  # fmt: skip
-        self._features = _features(spec)
+        self._features = features(spec)
         missing = missing_features(self._features, machine_features())
         if missing:
             raise CompileRefused(
@@ -80,7 +81,8 @@ class CpuTarget:
         return (*compiled, ("ziglang", version("ziglang")))
 
 
-def _features(spec: TargetSpec) -> tuple[str, ...]:
+def features(spec: TargetSpec) -> tuple[str, ...]:
+    """What code for the spec's CPU may use, in the words of /proc/cpuinfo. Raises CompileRefused for an unknown CPU."""
     try:
         return link.features(spec.arch, spec.cpu)
     except link.LinkError as error:

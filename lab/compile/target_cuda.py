@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from abi.graph import EntryRole
 from hal.cuda_api import CudaApi
 from hal.cuda_device import CudaDevice, list_devices, prepare_environment
 from hal.cuda_executable import ALIGN_BYTES
@@ -21,6 +20,7 @@ from hal.error import HalError
 from lab.compile import cuda
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec import Spec
+from lab.compile.target import require_outputs
 from lab.compile.toolchain import open_cpu_device
 from signing import statement
 
@@ -38,12 +38,7 @@ class CudaTarget:
 
     def __init__(self, spec: Spec, *, without_device: bool = False) -> None:
         arch = spec.target.arch
-        for entry in spec.entries:
-            if entry.role is EntryRole.STATE_ONLY:
-                raise _refused(
-                    f"entrypoint {entry.name!r}", "entrypoints with outputs, which have a tolerance",
-                    "one that writes state only, whose goldens are equal bits", "compile it for the CPU",
-                )  # fmt: skip
+        require_outputs(spec, "compile it for the CPU")
         self._toolkit = cuda.find_toolkit()
         self.runs_here = not without_device
         if self.runs_here:

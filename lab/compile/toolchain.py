@@ -29,6 +29,20 @@ done
 export ZIG_GLOBAL_CACHE_DIR="${{ZIG_GLOBAL_CACHE_DIR:-{cache}}}" ZIG_LOCAL_CACHE_DIR="${{ZIG_LOCAL_CACHE_DIR:-{cache}}}"
 exec '{zig}' cc -target {target} "$@" -g0
 """
+# Kernels that are rendered for another architecture, built for this one: what belongs to the other is left out.
+_CROSS_SCRIPT = """#!/bin/sh
+for argument do
+  shift
+  case "$argument" in
+    --target=*|-march=*|-mcpu=*|-ffixed-x18) continue ;;
+  esac
+  set -- "$@" "$argument"
+done
+export ZIG_GLOBAL_CACHE_DIR="${{ZIG_GLOBAL_CACHE_DIR:-{cache}}}" ZIG_LOCAL_CACHE_DIR="${{ZIG_LOCAL_CACHE_DIR:-{cache}}}"
+exec '{zig}' cc -target {target} -mcpu={cpu} "$@" -g0
+"""
+HOST_CPUS = {"x86_64": "x86_64_v3", "aarch64": "generic"}
+"""For which CPU kernels are built that only the checks run."""
 GLIBC_TARGETS = {"x86_64": "x86_64-linux-gnu.2.31", "aarch64": "aarch64-linux-gnu.2.31"}
 
 
@@ -54,8 +68,17 @@ def cache_folder() -> Path:
 
 def compiler_script(arch: str = "x86_64") -> Path:
     """Writes the one-word C compiler for `CC` once, by content, and returns its path."""
+    return _written(_SCRIPT.format(zig=zig_path(), cache=cache_folder() / "zig", target=GLIBC_TARGETS[arch]))
+
+
+def compiler_for_this_machine(machine: str) -> Path:
+    """As `compiler_script`, for kernels of any architecture: they are built for `machine`, as `uname -m` says it."""
+    cache, cpu = cache_folder() / "zig", HOST_CPUS[machine]
+    return _written(_CROSS_SCRIPT.format(zig=zig_path(), cache=cache, target=GLIBC_TARGETS[machine], cpu=cpu))
+
+
+def _written(text: str) -> Path:
     cache = cache_folder()
-    text = _SCRIPT.format(zig=zig_path(), cache=cache / "zig", target=GLIBC_TARGETS[arch])
     path = cache / f"cc-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not path.exists():
         with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as file:
@@ -108,3 +131,22 @@ def compile_context(arch: str, cpu: str, threads: int, renderer: str = "FENCED")
     target = f"CPU:{renderer}:{tinygrad_arch(arch, cpu)}"
     with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0, SPEC=0):
         yield
+
+
+@contextmanager
+def cross_context(arch: str, cpu: str, threads: int, compiler: Path) -> Iterator[None]:
+    """As `compile_context`, for an architecture that this machine is not of: `compiler` builds what the checks run."""
+    machine = os.uname().machine
+    open_cpu_device(machine, HOST_CPUS[machine])
+    from tinygrad.helpers import Context, getenv  # noqa: PLC0415 (after the environment is set)
+
+    before = os.environ["CC"]
+    os.environ["CC"] = str(compiler)
+    getenv.cache_clear()
+    try:
+        target = f"CPU:FENCED:{tinygrad_arch(arch, cpu)}"
+        with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0, SPEC=0):
+            yield
+    finally:
+        os.environ["CC"] = before
+        getenv.cache_clear()

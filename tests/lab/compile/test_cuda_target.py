@@ -135,7 +135,7 @@ def test_without_a_gpu_only_the_flag_compiles(tmp_path: Path) -> None:
     assert not (tmp_path / "model.fenced").exists()
 
 
-def test_the_flag_is_for_cuda_alone(tmp_path: Path) -> None:
+def test_the_flag_is_for_devices_that_are_elsewhere_alone(tmp_path: Path) -> None:
     with pytest.raises(CompileRefused, match="without-device"):
         compile_spec(write_spec(tmp_path), tmp_path / "model.fenced", without_device=True)
 
