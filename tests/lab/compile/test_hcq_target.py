@@ -42,12 +42,12 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from abi.graph import *
-from lab.bench import dispatch
+from lab.bench import chain, dispatch
 from lab.compile.capture import CapturedFunction
 from lab.compile.spec import TargetSpec
 from lab.compile.target_hcq import HcqTarget
 import numpy as np
-folder, count = Path(sys.argv[2]), dispatch._COUNT
+folder, count = Path(sys.argv[2]), chain.FRAME_BYTES
 target = HcqTarget(TargetSpec("hcq", "gfx1100", "", 1))
 with target.context():
     from tinygrad import Tensor, TinyJit, dtypes
