@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hal.fence import FenceStatus
+from lab.bench.peaks import Peaks, measure
 from lab.bench.row import Row, make_row, quantile
 from lab.bench.served import SPEC
 from lab.compile.compiler import compile_spec
@@ -27,6 +28,7 @@ from lab.compile.packed import PackedModel, open_packed
 
 THREADS = 2
 BLOCKS, RUNS = 12, 10
+HEAVIEST = 3
 PEER = "onnxruntime, same threads"
 PAUSE_S = 0.05
 """onnxruntime's idle threads spin for some milliseconds before they sleep."""
@@ -96,12 +98,13 @@ def subjects(models: Path | None) -> list[Subject]:
 def run(folder: Path, models: Path | None = None) -> list[Row]:
     """A row for each subject: ratio of the 10th percentiles, whose spread the machine's other work touches least."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows, peaks = [], measure(THREADS)
     for subject in subjects(models):
         with opened(subject, folder) as packed:
             ours, theirs = alternate(packed, session(subject))
+            worst = "; ".join(one.said(peaks) for one in heaviest(packed, HEAVIEST))
         fast = quantile(theirs, 0.1) / quantile(ours, 0.1)
-        note = f"p10 {fast:.2f}×; ours also unpacks and normalises bytes"
+        note = f"p10 {fast:.2f}×; ours also unpacks and normalises bytes. Costliest launches: {worst}"
         rows.append(make_row(f"{subject.name}, {THREADS} threads", ours, theirs, PEER, reach=1.0, note=note))
     return rows
 
@@ -168,6 +171,13 @@ class LaunchCost:
     def gbytes(self) -> float:
         """Bytes a nanosecond, counting each argument once."""
         return self.bytes / max(1, self.ns)
+
+    def said(self, peaks: Peaks) -> str:
+        """The launch in words, beside the machine's peaks."""
+        return (
+            f"{self.number} {self.kernel} {self.ns / 1000:.0f} µs, {self.gflops:.1f} of {peaks.gflops:.0f} GFLOP/s, "
+            f"{self.gbytes:.1f} of {peaks.gbytes:.0f} GB/s"
+        )
 
 
 def heaviest(packed: PackedModel, count: int) -> Sequence[LaunchCost]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.bench import end_to_end, growth, growth_served, peers
+from lab.bench.kernels import LaunchCost
+from lab.bench.peaks import Peaks, measure
 from tests.support.vehicle import program
 
 slow = pytest.mark.skipif(not os.environ.get("FENCED_SLOW"), reason="set FENCED_SLOW=1: compiles and serves")
@@ -82,3 +84,10 @@ def test_end_to_end_refuses_a_peer_that_computes_something_else(
     monkeypatch.setattr(end_to_end, "pickle_jit", other)
     with pytest.raises(RuntimeError, match="different results"):
         end_to_end.run(tmp_path, frames=1, vehicle=vehicle)
+
+
+def test_a_launch_is_said_beside_measured_peaks() -> None:
+    peaks = measure(1)
+    assert min(peaks.gflops, peaks.gbytes) > 0
+    said = LaunchCost(3, "conv", 2_000, 50_000, 8_000).said(Peaks(100.0, 10.0))
+    assert said == "3 conv 2 µs, 25.0 of 100 GFLOP/s, 4.0 of 10 GB/s"
