@@ -109,7 +109,8 @@ class Roster:
     def switch(self, new: Pipeline, on_switched: OnSwitched) -> None:
         """Lets a prepared pipeline serve in place of the one of its name, between two runs; then calls `on_switched`.
 
-        The model that served before is kept in `previous`; the one before that is unloaded.
+        The model that served before is kept in `previous`; the one before that is unloaded. Where `new` is the very
+        bundle that serves, `previous` stays.
         """
         name = new.model.name
         if name in self._switching:
@@ -197,11 +198,18 @@ class Roster:
         for source in [source for source in old.sources if source is not None]:
             if not self._move(source, new, [frame for frame in waiting if frame.stream == source.position]):
                 misfits.append(source)
-        stale = self.previous.pop(old.model.name, None)
-        if stale is not None and stale is not new.model:
-            stale.unload(self._accelerator)
-        self.previous[old.model.name] = old.model
+        self._keep_for_rollback(old.model, new.model)
         return misfits
+
+    def _keep_for_rollback(self, old: LoadedModel, new: LoadedModel) -> None:
+        """The way back leads to another bundle: one that is named twice does not take its own place there."""
+        if old.digest == new.digest:
+            old.unload(self._accelerator)
+            return
+        stale = self.previous.pop(old.name, None)
+        if stale is not None and stale is not new:
+            stale.unload(self._accelerator)
+        self.previous[old.name] = old
 
     def _move(self, source: CameraStream, new: Pipeline, waiting: list[Waiting]) -> bool:
         """Moves a stream with its frames; False, and the frames are lost, where the new model does not take it."""

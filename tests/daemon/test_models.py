@@ -24,6 +24,7 @@ from daemon.audit import verify
 from daemon.models import ModelLoader
 from daemon.refusal import ModelRefused
 from hal.error import HalCode, HalError
+from tests.daemon.test_trust_store import serve
 from tests.simulators import BundleSimulator, flip_byte
 from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
@@ -230,6 +231,18 @@ def test_rollback_brings_the_model_before_back(tmp_path: Path, maker: BundleMake
         assert control.rollback()["version"] == "2.0.0"
         outputs = run_one(camera, consumer, 2, picture(2)).outputs
         assert np.array_equal(outputs["values"], NEW.values(picture(2)))
+
+
+def test_a_bundle_that_is_activated_twice_leaves_the_way_back_open(tmp_path: Path, maker: BundleMaker) -> None:
+    new = maker.write(NEW)
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
+        for _ in range(2):
+            control.activate(new)
+            serve(daemon, NEW, 1)
+        assert control.status()["models"][0]["previous"] == "tiny 1.0.0 (release 1)"
+        assert control.status()["device"]["memory"]["executables"] == 2
+        assert control.rollback()["version"] == "1.0.0"
+        serve(daemon, OLD, 1)
 
 
 def test_many_activations_hold_two_models_and_no_more(tmp_path: Path, maker: BundleMaker) -> None:
