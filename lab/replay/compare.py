@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ class Difference:
     output: str
     absolute: float
     within: bool
+    model: str = ""
 
 
 @dataclass
@@ -134,13 +135,15 @@ class Comparison:
     worst: list[Difference] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[Difference, tuple[Arrays, Arrays]] = field(default_factory=dict)
+    """What the worst frames gave, and what was wanted; not for JSON."""
 
     @property
     def compared(self) -> int:
         """Frames in all."""
         return self.equal + self.within + self.mismatched
 
-    def add(self, sequence: int, found: Arrays, wanted: Arrays) -> Difference | None:
+    def add(self, sequence: int, found: Arrays, wanted: Arrays, model: str = "") -> Difference | None:
         """Compare one frame; what differs most, or None where every bit is equal."""
         self.sequences.append(sequence)
         names = list(dict.fromkeys((*wanted, *found)))
@@ -152,11 +155,13 @@ class Comparison:
             self.equal += 1
             return None
         name = max(distances, key=lambda one: (not distances[one][1], distances[one][0]))
-        difference = Difference(sequence, name, distances[name][0], all(within for _, within, _ in distances.values()))
+        within = all(within for _, within, _ in distances.values())
+        difference = Difference(sequence, name, distances[name][0], within, model)
         self.within += difference.within
         self.mismatched += not difference.within
         kept = sorted([*self.worst, difference], key=lambda one: (one.within, -one.absolute))
         self.worst = kept[:KEPT_WORST]
+        self.values = {one: (found, wanted) if one is difference else self.values[one] for one in self.worst}
         return difference
 
     def _distance(self, name: str, found: NDArray[Any] | None, wanted: NDArray[Any] | None) -> tuple[float, bool, bool]:
@@ -175,7 +180,8 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        tree = asdict(self)
+        tree = asdict(replace(self, values={}))
+        del tree["values"]
         named = {name: asdict(one) for name, one in self.tolerances.outputs.items()}
         tree["tolerances"] = {"default": asdict(self.tolerances.default), "output": named}
         return tree

@@ -6,6 +6,7 @@ to play it (`runs`), so that no more pixels are in memory than belong to frames 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -117,6 +118,10 @@ class Plan:
     models: dict[str, ModelPlan] = field(default_factory=dict)
     first_ns: int | None = None
     frames: int = 0
+    submitted: Counter[str] = field(default_factory=Counter)
+    """Frames by stream."""
+    ends: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """What became of them (`ReleaseStatus`), by stream, where a tap told it."""
 
 
 def owner(message: LogMessage) -> str:
@@ -160,9 +165,12 @@ def _note(plan: Plan, start: Start, message: LogMessage) -> None:
             raise _changed(owner(message), "its outputs changed")
     elif kind == "submit":
         plan.frames += 1
+        plan.submitted[owner(message)] += 1
         plan.first_ns = message.log_time_ns if plan.first_ns is None else plan.first_ns
     elif kind == "result":
         _note_result(plan, start, owner(message), Receipt.from_result(RESULT.unpack(message.data)))
+    elif kind == "end":
+        plan.ends[owner(message)][TAP_END.unpack(message.data).status] += 1
     elif kind == "state":
         _note_state(plan, start, owner(message), message.data)
 

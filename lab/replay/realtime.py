@@ -21,7 +21,7 @@ from client.consumer import Delivery
 from lab.replay.compare import arrays_of
 from lab.replay.log import LogReader
 from lab.replay.played import LoggedFrame, Plan, owner, read_plan
-from lab.replay.replay import NS_PER_MS, Options, ReplayReport, begin_report, begin_state
+from lab.replay.replay import Options, ReplayReport, begin_report, begin_state, end_report
 from lab.replay.rig import Rig
 
 SLOTS, QUEUE = 8, 4
@@ -45,6 +45,7 @@ def replay_in_real_time(
         for name in plan.models:
             begin_state(plan, [rig], report, name)
         _RealTime(plan, rig, report).run(reader, options, on_frame)
+        end_report(plan, [rig], report)
     return report
 
 
@@ -147,10 +148,9 @@ class _RealTime:
         (receipt, outputs), now = self._logged.pop(key), self._ours.pop(key)
         model, layout = key[0], self._plan.models[key[0]].layout
         found, wanted = self._rig.outputs(model, now), arrays_of(layout.outputs, outputs)
-        self._report.compared.add(receipt.frames[0].sequence, found, wanted)
-        for name, one in (("logged", receipt), ("now", now.receipt)):
-            began_ns = min(frame.sof_monotonic_ns for frame in one.frames)
-            self._report.latency_ms[name].append((one.published_ns - began_ns) / NS_PER_MS)
+        self._report.compared.add(receipt.frames[0].sequence, found, wanted, model)
+        self._report.times["logged"].add(receipt)
+        self._report.times["now"].add(now.receipt)
 
     def _count(self, reason: str) -> None:
         self._report.not_run[reason] = self._report.not_run.get(reason, 0) + 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from lab.replay.log import LogReader
 from lab.replay.played import LoggedRun, ModelPlan, Plan, Start, read_plan, runs
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.rig import Played, Rig
+from lab.replay.times import RunTimes, circumstances, ledger_row, logged_row
 
 __all__ = ["Against", "Difference", "Options", "ReplayReport", "Tolerance", "Tolerances", "replay"]
-
-NS_PER_MS = 1e6
 
 
 @dataclass
@@ -55,8 +54,11 @@ class ReplayReport:
     """Results behind a hole of a model with state, up to its next snapshot or reset: played, and not compared."""
     notes: list[str] = field(default_factory=list)
     """What a reader has to know of the state that it began with, and of holes."""
-    latency_ms: dict[str, list[float]] = field(default_factory=lambda: {"logged": [], "now": []})
-    """From start of frame to published, of the compared frames in order."""
+    times: dict[str, RunTimes] = field(default_factory=lambda: {"logged": RunTimes(), "now": RunTimes()})
+    ledgers: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    """`logged`, `now`, and `against`: what became of each stream's frames, by column."""
+    units: dict[str, str] = field(default_factory=dict)
+    circumstances: dict[str, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> int:
@@ -87,6 +89,7 @@ class ReplayReport:
         for name in ("equal", "within", "mismatched"):
             tree[name] = getattr(self, name)
         tree["against"] = None if self.against is None else self.against.as_dict()
+        tree["times"] = {name: asdict(one) for name, one in self.times.items()}
         return tree
 
 
@@ -142,6 +145,7 @@ def replay(
             session.step(run)
             if on_frame is not None:
                 on_frame(report.frames)
+        end_report(plan, rigs, report)
     return report
 
 
@@ -169,6 +173,15 @@ def begin_report(plan: Plan, rigs: list[Rig], options: Options) -> ReplayReport:
         report.against = Comparison(options.tolerances)
         report.against_digest = ", ".join(rigs[1].digest(name) for name in plan.models)
     return report
+
+
+def end_report(plan: Plan, rigs: list[Rig], report: ReplayReport) -> None:
+    """What is known once everything was played: ledgers and circumstances."""
+    report.ledgers["logged"] = {name: logged_row(plan.submitted[name], plan.ends[name]) for name in plan.opened}
+    for side, rig in zip(("now", "against"), rigs, strict=False):
+        report.ledgers[side] = {name: ledger_row(camera.ledger) for name, camera in rig.cameras.items()}
+    report.units = {view.name: view.unit for model in plan.models.values() for view in model.layout.outputs}
+    report.circumstances = circumstances(rigs[0].status())
 
 
 def begin_state(plan: Plan, rigs: list[Rig], report: ReplayReport, name: str) -> ModelPlan | None:
@@ -282,11 +295,10 @@ class _LockStep:
         report, now = self._report, played[0].delivery
         assert now is not None
         found = self._rigs[0].outputs(run.model, now)
-        report.compared.add(run.sequence, found, arrays_of(run.layout.outputs, run.outputs))
-        for name, receipt in (("logged", run.receipt), ("now", now.receipt)):
-            began_ns = min(frame.sof_monotonic_ns for frame in receipt.frames)
-            report.latency_ms[name].append((receipt.published_ns - began_ns) / NS_PER_MS)
+        report.compared.add(run.sequence, found, arrays_of(run.layout.outputs, run.outputs), run.model)
+        report.times["logged"].add(run.receipt)
+        report.times["now"].add(now.receipt)
         if report.against is not None:
             other = played[1].delivery
             theirs = {} if other is None else self._rigs[1].outputs(run.model, other)
-            report.against.add(run.sequence, theirs, found)
+            report.against.add(run.sequence, theirs, found, run.model)

@@ -85,6 +85,10 @@ class Rig:
         """SHA-256 (hex) of the signed statement of what serves as this model."""
         return self.consumers[model].model_digest.hex()
 
+    def status(self) -> dict[str, Any] | None:
+        """The daemon's whole state; None where this user may not ask."""
+        return None if self._control is None else self._control.status()
+
     def has_state(self, model: str) -> bool | None:
         """Whether a model keeps recurrent state; None where this user may not ask."""
         if self._control is None:
