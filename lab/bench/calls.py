@@ -24,10 +24,12 @@ from lab.bench.corner import corner_format, served_corners
 from lab.bench.row import Row
 from lab.bench.syscalls import count_calls
 from lab.hil.daemon import VEHICLE
-from lab.replay.drive import QUEUE, pace
+from lab.replay.drive import pace
 
 STREAM = "front"
 FRAMES, RATE_HZ = 100, 50.0
+QUEUE = 7
+"""As many results as may wait in the daemon's ring: a traced consumer on a busy machine falls behind."""
 PACKETS = {"camera": 2.0, "daemon": 3.0, "consumer": 1.0}
 """Submit out and Release in; Submit in, Result and Release out; Result in."""
 _LIMIT_S = 60.0

@@ -30,6 +30,8 @@ _LEAD = (
 def bench_page(result: Result) -> str:
     """The page as HTML text."""
     parts = [f"<p>{html.escape(said_of(result.machine))}.</p>", f"<p>{_LEAD}</p>", *_verdict(result.rows)]
+    if result.failed:
+        parts.append(f'<p class="bad">Failed, and so missing here: {html.escape(", ".join(result.failed))}.</p>')
     if result.rows:
         parts += ["<h2>Ratios</h2>", svg(_ratios(result.rows))]
     if result.curves:

@@ -30,11 +30,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows and curves in the order in which they were measured."""
+    """Rows and curves in the order in which they were measured. failed: benchmarks that ended in an error."""
 
     machine: Machine
     rows: tuple[Row, ...]
     curves: tuple[Curve, ...]
+    failed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As `bench.json` holds it."""

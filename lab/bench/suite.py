@@ -20,6 +20,7 @@ from lab.bench.curve import Curve
 from lab.bench.result import Result, this_machine
 from lab.bench.row import Row, merge
 from lab.folder import make_anew
+from lab.hil.daemon import DaemonFailed
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,14 @@ CURVES: dict[str, Callable[[Setting], list[Curve]]] = {
     "growth-bundles": lambda at: _room("growth").bundle_sizes(at.folder),
 }
 
+FAILURES = (RuntimeError, OSError, EOFError, DaemonFailed)
+"""What one benchmark may end in without taking the others with it."""
 WIDTH = 180
 """Columns of the table where there is no terminal to ask."""
 
 
 def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | None = None, repeat: int = 1) -> int:
-    """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code.
+    """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code: 1 where one failed.
 
     models: the folder with the public models of `kernels`. repeat: how often rows are measured; curves are once.
     """
@@ -88,17 +91,21 @@ def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | Non
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console.width = WIDTH
-    result = Result(this_machine(), (), ())
+    result = Result(this_machine(), (), (), ())
     for name in names or (*ROWS, *CURVES):
-        with console.status(f"measuring {name}"):
-            result = _measured(result, name, Setting(folder / name, models), repeat)
+        try:
+            with console.status(f"measuring {name}"):
+                result = _measured(result, name, Setting(folder / name, models), repeat)
+        except FAILURES as error:
+            console.print(f"{name} failed: {error!r}", highlight=False, markup=False)
+            result = replace(result, failed=(*result.failed, name))
         _write(folder, result)
     if as_json:
         print(result.to_json())
     else:
         table.show(console, result)
         console.print(f"page {folder / 'bench.html'}", highlight=False)
-    return 0
+    return 1 if result.failed else 0
 
 
 def _measured(result: Result, name: str, at: Setting, repeat: int) -> Result:

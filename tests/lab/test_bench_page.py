@@ -137,6 +137,21 @@ def test_the_table_shows_every_row_and_slope(
         assert text in shown
 
 
+def test_one_that_fails_takes_no_other_with_it_and_is_told(
+    counted: list[suite.Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: suite.Setting) -> list[Row]:
+        raise TimeoutError("no result")
+
+    monkeypatch.setattr(suite, "ROWS", {"broken": broken, **suite.ROWS})
+    assert main(["bench", "-o", str(tmp_path / "out")]) == 1
+    assert "broken failed: TimeoutError('no result')" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert found["failed"] == ["broken"]
+    assert len(found["rows"]) == 2
+    assert "Failed, and so missing here: broken." in (tmp_path / "out" / "bench.html").read_text()
+
+
 @pytest.mark.parametrize("options", [["--only", "nothing"], ["nothing"], ["slow", "--models", "nowhere"]])
 def test_what_is_not_there_is_named(
     options: list[str], counted: list[suite.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
