@@ -16,7 +16,7 @@ from abi.graph import Graph
 from hal.accelerator import Accelerator, DeviceBuffer, Executable, MemoryUse, Module, Properties
 from hal.admit import Admission
 from hal.bindings import Bindings
-from hal.error import HalError
+from hal.error import HalCode, HalError
 from hal.fence import RECORD_WORDS, Fence, FenceStatus, Timeline
 from hal.memory import Mapping
 
@@ -39,6 +39,10 @@ class Fault(Enum):
     FORGETS_HANG = "runs are accepted after a hang"
     BLOCKS = "submit returns when the work is done"
     LOAD_ENDS_RUNS = "loading a module ends the runs of others"
+    LATE_BINDINGS = "a run writes into what was bound after it was submitted"
+    KEEPS_MODULES = "an unloaded module keeps its descriptors and threads, and the driver says that it does not"
+    KEEPS_STATE = "a module that is loaded again goes on with its old state"
+    EARLY_RESET = "a reset returns while a lost run goes on, and says that it is over"
 
     @property
     def caught_by(self) -> str:
@@ -59,18 +63,29 @@ _CAUGHT_BY = {
     Fault.FORGETS_HANG: "hang",
     Fault.BLOCKS: "long-run",
     Fault.LOAD_ENDS_RUNS: "load-beside",
+    Fault.LATE_BINDINGS: "rebound",
+    Fault.KEEPS_MODULES: "gives-back",
+    Fault.KEEPS_STATE: "fresh-output",
+    Fault.EARLY_RESET: "hang",
 }
 
 
 class _Veil(Fence):
     """A real run's fence, told wrongly."""
 
-    __slots__ = ("_fault", "_real")
+    __slots__ = ("_bindings", "_fault", "_held", "_real", "lost")
 
-    def __init__(self, real: Fence, fault: Fault) -> None:
+    def __init__(self, real: Fence, fault: Fault, bindings: Bindings) -> None:
         super().__init__(real.timeline, real.value, real.submitted_ns, real.budget_ns)
         self._real = real
         self._fault = fault
+        self._bindings = bindings
+        self._held = _outputs(bindings)
+        self.lost: HalError | None = None
+
+    @property
+    def quiet(self) -> bool:
+        return self.lost is not None or super().quiet
 
     def poll(self) -> FenceStatus:
         status = self._real.poll()
@@ -81,9 +96,15 @@ class _Veil(Fence):
         self.status = status
         self.error = self._real.error
         self.started_ns, self.completed_ns = self._real.started_ns, self._real.completed_ns
+        if self.lost is not None:
+            self.status, self.error = FenceStatus.ERROR, self.lost
+        if self._fault is Fault.LATE_BINDINGS and status is FenceStatus.SIGNALED:
+            for was, now in zip(self._held, _outputs(self._bindings), strict=False):
+                if now is not was:
+                    now.view[:] = was.view
         if self._fault is Fault.TIME_BACKWARDS:
             self.started_ns, self.completed_ns = self.completed_ns + 1, self.started_ns
-        return status
+        return self.status
 
     def wait(self, deadline_ns: int) -> FenceStatus:
         if self._fault is Fault.IGNORES_DEADLINE:
@@ -91,6 +112,17 @@ class _Veil(Fence):
                 self.timeline.sleep(1_000_000)
             return self.status
         return super().wait(deadline_ns)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the run goes on beyond its budget, counted from submit."""
+        late = time.monotonic_ns() - self.submitted_ns > self.budget_ns
+        return late and self._real.poll() is FenceStatus.ACTIVE
+
+
+def _outputs(bindings: Bindings) -> list[DeviceBuffer]:
+    held = [bindings.bound[bindings.buffers.index(buffer)] for buffer in bindings.output_buffers]
+    return [buffer for buffer in held if buffer is not None]
 
 
 class BrokenExecutable:
@@ -129,6 +161,10 @@ class BrokenAccelerator:
         self._fault = fault
         self._told = _SelfTold()
         self._loaded: list[BrokenExecutable] = []
+        self._before = inner.memory()
+        self._left: dict[str, bytes] = {}
+        self._flying: list[_Veil] = []
+        self._lost: HalError | None = None
 
     def devices(self) -> tuple[str, ...]:
         return self._inner.devices()
@@ -139,7 +175,7 @@ class BrokenAccelerator:
         return replace(found, device_count=found.device_count + more)
 
     def memory(self) -> MemoryUse:
-        return self._inner.memory()
+        return self._before if self._fault is Fault.KEEPS_MODULES else self._inner.memory()
 
     def load(self, module: Module) -> BrokenExecutable:
         if self._fault is Fault.LOAD_ENDS_RUNS:
@@ -147,12 +183,18 @@ class BrokenAccelerator:
                 executable.cancel()
         loaded = BrokenExecutable(self._inner.load(module), self._fault)
         self._loaded.append(loaded)
+        if self._fault is Fault.KEEPS_STATE:
+            for name, left in self._left.items():
+                loaded.state(name)[:] = left
         return loaded
 
     def unload(self, executable: Executable) -> None:
         assert isinstance(executable, BrokenExecutable)
         self._loaded.remove(executable)
-        self._inner.unload(executable.inner)
+        if self._fault is Fault.KEEPS_STATE:
+            self._left = {one.name: bytes(executable.state(one.name)) for one in executable.graph.states}
+        if self._fault is not Fault.KEEPS_MODULES:
+            self._inner.unload(executable.inner)
 
     def import_frame(self, mapping: Mapping) -> DeviceBuffer:
         return self._inner.import_frame(mapping)
@@ -167,8 +209,9 @@ class BrokenAccelerator:
         assert isinstance(executable, BrokenExecutable)
         if self._fault is Fault.NO_WORK:
             return self._told.done(bindings.budget_ns)
-        outputs = [bindings.bound[bindings.buffers.index(buffer)] for buffer in bindings.output_buffers]
-        held = [buffer for buffer in outputs if buffer is not None]
+        if self._lost is not None:
+            raise HalError(HalCode.DEVICE_LATCHED, "a run was lost")
+        held = _outputs(bindings)
         if self._fault is Fault.STALE_OUTPUT and executable.first_outputs is not None:
             for buffer, first in zip(held, executable.first_outputs, strict=True):
                 buffer.view[:] = first
@@ -181,11 +224,21 @@ class BrokenAccelerator:
             real.wait(time.monotonic_ns() + 10 * real.budget_ns)
         if self._fault is Fault.STALE_OUTPUT:
             executable.first_outputs = [bytes(buffer.view) for buffer in held]
-        return _Veil(real, self._fault)
+        self._flying = [*(veil for veil in self._flying if not veil.quiet), _Veil(real, self._fault, bindings)]
+        return self._flying[-1]
 
     def check(self, now_ns: int) -> HalError | None:
+        if self._fault is Fault.EARLY_RESET:
+            return self._check_early()
         cause = self._inner.check(now_ns)
         return None if self._fault is Fault.FORGETS_HANG else cause
+
+    def _check_early(self) -> HalError | None:
+        if self._lost is None and any(veil.overdue for veil in self._flying):
+            self._lost = HalError(HalCode.DEVICE_HANG, "a run is over its budget")
+            for veil in self._flying:
+                veil.lost = self._lost
+        return self._lost
 
     def due_ns(self) -> int | None:
         return self._inner.due_ns()
@@ -194,7 +247,10 @@ class BrokenAccelerator:
         self._inner.latch(cause)
 
     def reset(self, deadline_ns: int) -> None:
-        self._inner.reset(deadline_ns)
+        if self._fault is Fault.EARLY_RESET:
+            self._lost = None
+        else:
+            self._inner.reset(deadline_ns)
 
     def close(self) -> None:
         self._inner.close()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hal.accelerator import Accelerator, Module
+from hal.conformance_hold import gives_back, rebound
+from hal.conformance_loss import cancel, hang, long_of, queue_full
 from hal.conformance_rig import CheckFailed, CheckSkipped, Rig, expect_refusal, wait_done
 from hal.conformance_threads import load_beside
 from hal.error import HalCode, HalError
@@ -127,7 +129,7 @@ def _full_at_signal(rig: Rig, limit_ns: int) -> None:
 def _long_run(accelerator: Accelerator, subject: Subject) -> str:
     target_ns, seen = _LONG_NS, ""
     for _ in range(_ATTEMPTS):
-        with Rig(accelerator, subject.module, _long_of(subject)) as rig:
+        with Rig(accelerator, subject.module, long_of(subject)) as rig:
             rig.calibrate(target_ns, subject.limit_ns)
             rig.poison(0xA5)
             fence = rig.submit()
@@ -160,7 +162,7 @@ def _long_run_end(rig: Rig, fence: Fence, untouched: bool, limit_ns: int) -> str
 
 def _deadline(accelerator: Accelerator, subject: Subject) -> str:
     for _ in range(_ATTEMPTS):
-        with Rig(accelerator, subject.module, _long_of(subject)) as rig:
+        with Rig(accelerator, subject.module, long_of(subject)) as rig:
             rig.calibrate(_LONG_NS, subject.limit_ns)
             fence = rig.submit()
             status = fence.wait(fence.submitted_ns + 20 * _MS)
@@ -172,18 +174,23 @@ def _deadline(accelerator: Accelerator, subject: Subject) -> str:
 
 
 def _fresh_output(accelerator: Accelerator, subject: Subject) -> str:
-    with Rig(accelerator, subject.module, subject.entrypoint) as rig:
-        seen = []
-        for seed in (1, 2, 1):
-            rig.reset()
-            rig.fill(seed)
-            wait_done(rig.submit(), subject.limit_ns)
-            seen.append(rig.output())
-        if seen[0] == seen[1]:
-            raise CheckFailed("two different inputs gave the same output: it is stale or constant")
-        if seen[0] != seen[2]:
-            raise CheckFailed("the same input gave two different outputs")
-        return "different inputs, different outputs; the same input, the same bytes"
+    seen = []
+    for seeds in ((1, 2), (1, 1)):
+        with Rig(accelerator, subject.module, subject.entrypoint) as rig:
+            for run, seed in enumerate(seeds):
+                if run:  # the first begins with the state that loading has given it
+                    rig.reset()
+                rig.fill(seed)
+                wait_done(rig.submit(), subject.limit_ns)
+                seen.append(rig.output())
+    first, other, loaded_again, after_reset = seen
+    if first == other:
+        raise CheckFailed("two different inputs gave the same output: it is stale or constant")
+    if first != loaded_again:
+        raise CheckFailed("the same input gave two different outputs, each the first after the module was loaded")
+    if first != after_reset:
+        raise CheckFailed("the same input gave two different outputs, as loaded and after a reset of the state")
+    return "different inputs, different outputs; the same input, the same bytes"
 
 
 def _bounds(accelerator: Accelerator, subject: Subject) -> str:
@@ -284,68 +291,6 @@ def _many(accelerator: Accelerator, subject: Subject) -> str:
         return f"{subject.many} runs"
 
 
-def _queue_full(accelerator: Accelerator, subject: Subject) -> str:
-    with Rig(accelerator, subject.module, _long_of(subject)) as rig:
-        rig.calibrate(_LONG_NS, subject.limit_ns)
-        fences: list[Fence] = []
-        slots = rig.executable.timeline.slots
-        try:
-            for _ in range(slots + 1):
-                fences.append(rig.submit())
-        except HalError as error:
-            if error.code is not HalCode.QUEUE_FULL:
-                raise
-        rig.executable.cancel()
-        last = fences[-1]
-        last.wait(time.monotonic_ns() + subject.limit_ns)
-        if last.status is FenceStatus.ACTIVE:
-            raise CheckFailed("a full queue did not empty after cancel")
-        if len(fences) > slots:
-            raise CheckFailed(f"a queue of {slots} took {len(fences)} runs, each of {_LONG_NS // _MS} ms")
-        rig.fill_rounds(1)
-        wait_done(rig.submit(), subject.limit_ns)
-        return f"run {slots + 1} refused, and taken again when there was room"
-
-
-def _cancel(accelerator: Accelerator, subject: Subject) -> str:
-    with Rig(accelerator, subject.module, _long_of(subject)) as rig:
-        rig.calibrate(_LONG_NS, subject.limit_ns)
-        running, waiting = rig.submit(), rig.submit()
-        rig.executable.cancel()
-        status = waiting.wait(time.monotonic_ns() + subject.limit_ns)
-        running.poll()
-        if status is not FenceStatus.ERROR or waiting.error is None or waiting.error.code is not HalCode.RUN_CANCELLED:
-            raise CheckFailed(f"a cancelled run's fence is {status.name} with {waiting.error}")
-        if not (running.quiet and waiting.quiet):
-            raise CheckFailed("the device does not say that it is done with a cancelled run's buffers")
-        rig.fill_rounds(1)
-        wait_done(rig.submit(), subject.limit_ns)
-        return "ended with an error, and the next run passed"
-
-
-def _hang(accelerator: Accelerator, subject: Subject) -> str:
-    with Rig(accelerator, subject.module, _long_of(subject), budget_ns=10 * _MS) as rig:
-        rig.calibrate(_LONG_NS, subject.limit_ns)
-        fence, behind = rig.submit(), rig.submit()
-        deadline_ns = time.monotonic_ns() + subject.limit_ns
-        while accelerator.check(time.monotonic_ns()) is None:
-            if fence.poll() is not FenceStatus.ACTIVE or time.monotonic_ns() > deadline_ns:
-                raise CheckFailed(f"a run of {_LONG_NS // _MS} ms with a budget of 10 ms was not called a hang")
-            fence.wait(time.monotonic_ns() + _MS)
-        for held in (fence, behind):
-            if held.poll() is not FenceStatus.ERROR or held.error is None or held.error.code is not HalCode.DEVICE_HANG:
-                raise CheckFailed(f"after a hang a fence in flight is {held.status.name} with {held.error}")
-        expect_refusal(HalCode.DEVICE_LATCHED, rig.submit)
-        accelerator.reset(time.monotonic_ns() + subject.limit_ns)
-        if fence.poll() is not FenceStatus.ERROR:
-            raise CheckFailed("a latched fence changed its mind")
-        if not fence.quiet:
-            raise CheckFailed("after the reset the device still holds the buffers of the run that hung")
-        rig.fill_rounds(1)
-        wait_done(rig.submit(), subject.limit_ns)
-        return "latched, refused, reset, and ran again"
-
-
 def _bindings(accelerator: Accelerator, subject: Subject) -> str:
     with Rig(accelerator, subject.module, subject.entrypoint) as rig:
         empty = rig.executable.bindings(subject.entrypoint)
@@ -371,12 +316,6 @@ def _pollable(accelerator: Accelerator, subject: Subject) -> str:
         return "the descriptor turns readable when the fence signals"
 
 
-def _long_of(subject: Subject) -> int:
-    if subject.long_entrypoint is None:
-        raise CheckSkipped("the module has no entrypoint of adjustable length")
-    return subject.long_entrypoint
-
-
 CHECKS: dict[str, Callable[[Accelerator, Subject], str]] = {
     "devices": _devices,
     "signals": _signals,
@@ -389,12 +328,14 @@ CHECKS: dict[str, Callable[[Accelerator, Subject], str]] = {
     "order": _order,
     "rotation": _rotation,
     "bindings": _bindings,
+    "rebound": rebound,
+    "gives-back": gives_back,
     "many": _many,
     "load-beside": load_beside,
     "long-run": _long_run,
     "deadline": _deadline,
-    "queue-full": _queue_full,
-    "cancel": _cancel,
-    "hang": _hang,
+    "queue-full": queue_full,
+    "cancel": cancel,
+    "hang": hang,
 }
 """Every check by name, in the order they are run."""

@@ -94,6 +94,13 @@ class Lane:
     def fill_rounds(self, rounds: int) -> None:
         self._frames[0].array[:4].view(np.uint32)[0] = rounds
 
+    def poison(self, value: int) -> None:
+        for buffer in self.outputs:
+            _bytes(buffer)[:] = value
+
+    def is_poison(self, value: int) -> bool:
+        return all(bool((_bytes(buffer) == value).all()) for buffer in self.outputs)
+
     def submit(self) -> Fence:
         return self._rig.accelerator.submit(self._rig.executable, self.bindings)
 
@@ -186,8 +193,7 @@ class Rig:
         return fence.completed_ns - fence.started_ns
 
     def poison(self, value: int) -> None:
-        for buffer in self._main.outputs:
-            _bytes(buffer)[:] = value
+        self._main.poison(value)
 
     def poison_all(self, value: int) -> None:
         """Outputs with the guards around them."""
@@ -211,7 +217,7 @@ class Rig:
         return sum(int(np.count_nonzero(a & b)) for a, b in zip(one, two, strict=True))
 
     def is_poison(self, value: int) -> bool:
-        return all(bool((_bytes(buffer) == value).all()) for buffer in self._main.outputs)
+        return self._main.is_poison(value)
 
     def has_poison_words(self) -> bool:
         """Whether an aligned 8-byte word still holds the poison 0xA5."""

@@ -66,7 +66,8 @@ def test_results_do_not_depend_on_the_number_of_workers(cpu: Accelerator, thread
 @pytest.mark.parametrize("fault", Fault)
 def test_a_broken_driver_is_caught(device: Accelerator, fault: Fault) -> None:
     limit_ns = SECOND_NS // 2 if fault in LONG_FENCE else 10 * SECOND_NS
-    tried = Subject(subject.module(driver=device.name), subject.RUN, subject.LONG, many=100, limit_ns=limit_ns)
+    quick = subject.STATEFUL if fault is Fault.KEEPS_STATE else subject.RUN
+    tried = Subject(subject.module(driver=device.name), quick, subject.LONG, many=100, limit_ns=limit_ns)
     accelerator = open_accelerator(device.name)
     finding = run_check(BrokenAccelerator(accelerator, fault), tried, fault.caught_by)
     assert finding.verdict is Verdict.FAILED
@@ -109,6 +110,8 @@ def test_a_check_that_fails_leaves_no_thread_of_its_own(tried: Subject, monkeypa
         (Fault.DEVICE_COUNT, "the driver lists 1 devices, the opened runtime sees 2"),
         (Fault.WRITES_OUTSIDE, "bytes outside the output were written"),
         (Fault.HOST_FALLBACK, "the device counted 0 of 4 launches: the host ran the rest"),
+        (Fault.LATE_BINDINGS, "a run wrote into what was bound after it was submitted"),
+        (Fault.EARLY_RESET, "after the reset a run that was lost still wrote its output"),
     ],
 )
 def test_the_finding_says_what_is_broken(fault: Fault, detail: str, tried: Subject) -> None:
