@@ -81,11 +81,16 @@ class Connection:
                 self._socket.sendmsg([packet], rights)
                 return
             except BlockingIOError:
-                if not select.select([], [self._socket], [], self._timeout_s)[1]:
+                if not self._is_writable_within(self._timeout_s):
                     self._abandon()
                     raise ConnectionLost(f"the daemon read nothing for {self._timeout_s} s") from None
             except OSError as error:
                 raise ConnectionLost(f"the daemon is gone: {error.strerror}") from error
+
+    def _is_writable_within(self, timeout_s: float) -> bool:
+        poll = select.poll()  # select(2) takes no descriptor beyond 1023
+        poll.register(self._socket, select.POLLOUT)
+        return bool(poll.poll(timeout_s * 1000))
 
     def request(self, message: Message, answer: type[A], timeout_s: float | None = None,
                 descriptors: Sequence[int] = ()) -> A:  # fmt: skip

@@ -72,13 +72,18 @@ class Log:
         """Normal but worth keeping: activations, starts, stops."""
         self.write(Level.NOTICE, message, kind, fields)
 
-    def warning(self, message: str, kind: MessageId | None = None, **fields: str) -> None:
-        """A peer or a bundle did wrong; service goes on."""
-        self.write(Level.WARNING, message, kind, fields)
+    def warning(self, message: str, kind: MessageId | None = None, *, todo: str, **fields: str) -> None:
+        """A peer or a bundle did wrong; service goes on. `todo`: what an operator does about it, or may leave."""
+        self.write(Level.WARNING, _advising(message, todo), kind, fields)
 
-    def error(self, message: str, kind: MessageId | None = None, **fields: str) -> None:
-        """Service is impaired."""
-        self.write(Level.ERROR, message, kind, fields)
+    def error(self, message: str, kind: MessageId | None = None, *, todo: str, **fields: str) -> None:
+        """Service is impaired. `todo`: what an operator does about it."""
+        self.write(Level.ERROR, _advising(message, todo), kind, fields)
+
+
+def _advising(message: str, todo: str) -> str:
+    """A refusal's own words end with what to do already."""
+    return message if todo in message else f"{message}; {todo}"
 
 
 def _plain(text: str) -> str:

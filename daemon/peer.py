@@ -114,6 +114,7 @@ class Peer:
             f"{self.label}: refused {refusal.code.name.lower()}: {refusal.what}: "
             f"expected {refusal.expected}, found {refusal.found}; {refusal.action}",
             MessageId.PACKET_REFUSED,
+            todo=refusal.action,
             REFUSAL=refusal.code.name.lower().replace("_", "-"),
             PEER=self.label,
             **self.about,
@@ -135,7 +136,8 @@ class Peer:
             self.close()
             return
         if descriptors or len(self._outbox) >= _OUTBOX_PACKETS:
-            self._context.log.warning(f"{self.label}: does not read its packets; closed")
+            todo = "mend the client, which must read what it is sent"
+            self._context.log.warning(f"{self.label}: does not read its packets; closed", todo=todo)
             self.close()
             return
         self._outbox.append(packet)
@@ -285,6 +287,7 @@ class Peer:
             at = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
             trace = trace.tb_next
         self._context.log.error(
-            f"{self.label}: fault of the daemon, peer closed: {type(error).__name__}: {error} at {at}"
+            f"{self.label}: fault of the daemon, peer closed: {type(error).__name__}: {error} at {at}",
+            todo="report it with this line; the others are served on",
         )
         self.close()

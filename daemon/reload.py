@@ -148,7 +148,8 @@ class Reload:
         refused = "; ".join(self._complaints)
         host.audit.note("daemon.reloaded", {"config": host.config.path[:1024], "refused": refused[:1024]})
         if refused:
-            self._log.error(f"reloaded, but: {refused}", MessageId.RELOAD_REFUSED)
+            todo = "mend what is named, then reload again"
+            self._log.error(f"reloaded, but: {refused}", MessageId.RELOAD_REFUSED, todo=todo)
         else:
             self._log.notice("reloaded: everything that the configuration names serves", MessageId.RELOADED)
         status = f"reloaded, but: {refused}" if refused else "serving what the configuration names"

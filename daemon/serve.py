@@ -154,6 +154,7 @@ _REPORTED_ACTS = 1000  # more are only counted: an audit log must not be filled 
 
 
 def _report(service: Service, log: Log, act: guard.Act, detail: str, kind: MessageId) -> None:
-    log.error(f"forbidden act ({act.value}): {detail}", kind, ACT=act.value)
+    todo = "treat it as an attack or a defect: keep the audit log and report it"
+    log.error(f"forbidden act ({act.value}): {detail}", kind, todo=todo, ACT=act.value)
     if sum(guard.counts().values()) <= _REPORTED_ACTS:
         service.audit.note("guard.refused", {"act": act.value, "detail": detail[:1024]})

@@ -73,13 +73,15 @@ class Server:
             except ConnectionAbortedError:
                 continue
             except OSError as error:  # descriptors have run out, for instance: trying again at once would spin
-                self._context.log.error(f"{role}: a connection could not be accepted: {error.strerror}")
+                todo = "close what holds descriptors, or raise LimitNOFILE; it is tried again soon"
+                self._context.log.error(f"{role}: a connection could not be accepted: {error.strerror}", todo=todo)
                 self._context.loop.forget(listener.fileno())
                 self._resting.add(role)
                 return
             if self.counts()[role] >= self._context.limits.peers:
                 self._refused_full += 1
-                self._context.log.warning(f"{role}: more than {self._context.limits.peers} peers; connection closed")
+                text = f"{role}: more than {self._context.limits.peers} peers; connection closed"
+                self._context.log.warning(text, todo="end some, or raise limits.peers")
                 connection.close()
                 continue
             self._admit(role, connection)
@@ -95,7 +97,8 @@ class Server:
                 return
             self._peers.add(_MAKERS[role](arrival, self._context, self._peers.discard, self._host))
         except OSError as error:
-            self._context.log.error(f"{role}: a connection could not be taken: {error.strerror}")
+            todo = "close what holds descriptors, or raise LimitNOFILE"
+            self._context.log.error(f"{role}: a connection could not be taken: {error.strerror}", todo=todo)
             connection.close()
 
     def _has_its_share(self, role: str, uid: int) -> bool:
@@ -104,7 +107,8 @@ class Server:
         if sum(peer.role.name.lower() == role and peer.who.uid == uid for peer in self._peers) < share:
             return False
         self._context.log.warning(
-            f"{role}: uid {uid} has {share} connections, as many as limits.peers_per_user allows; connection closed"
+            f"{role}: uid {uid} has {share} connections, as many as limits.peers_per_user allows; connection closed",
+            todo="stop that user's programs, or raise the limit",
         )
         return True
 

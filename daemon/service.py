@@ -73,7 +73,7 @@ class Service:
         self._state_lock = lock_folder(config.state_directory, "lock")
         self.loop = Loop()
         self.audit = AuditLog(os.path.join(config.state_directory, AUDIT_NAME))
-        self.audit.on_lost = lambda event, error: log.error(f"audit log: {event} is not written: {error}")
+        self.audit.on_lost = self._audit_lost
         self.trust = VehicleTrust(config.root_paths, config.state_directory, self.audit)
         with guard.opening(LIBRARIES.get(config.driver)):
             self.accelerator = open_accelerator(config.driver, config.device)
@@ -217,7 +217,8 @@ class Service:
     def _loaded(self, failed: str | None) -> None:
         """Every model of the configuration serves, or the one at `failed` cannot."""
         if failed is not None:
-            self.context.log.error(f"{failed} must serve and cannot: the daemon ends")
+            todo = "the line before says why: mend it, or name another bundle in bundle_paths"
+            self.context.log.error(f"{failed} must serve and cannot: the daemon ends", todo=todo)
             self._exit_status = EXIT_REFUSED
             self.loop.stop()
             return
@@ -227,6 +228,10 @@ class Service:
         self._on_ready()
         self.context.log.notice(self.standing.text())
         self._notifier.send(READY=1, STATUS=self.standing.text())
+
+    def _audit_lost(self, event: str, error: Exception) -> None:
+        todo = "free the disk; nothing new is activated until it takes entries again"
+        self.context.log.error(f"audit log: {event} is not written: {error}", todo=todo)
 
     # results
 
@@ -250,14 +255,16 @@ class Service:
     def _device_reset(self, cause: HalError) -> None:
         self.audit.note("device.reset", {"cause": str(cause)[:1024]})
         text = f"the device was reset, frames in flight are lost: {cause}"
-        self.context.log.error(text, MessageId.DEVICE_RESET, FAULT=cause.code.value)
+        todo = cause.todo or "look at the kernel's log for the device; if it comes again recompile with a truer budget"
+        self.context.log.error(text, MessageId.DEVICE_RESET, todo=todo, FAULT=cause.code.value)
         self.roster.after_device_reset()
         self.switching.shadowing.after_device_reset()
 
     def _device_lost(self, cause: HalError) -> None:
         self.audit.note("device.lost", {"cause": str(cause)[:1024]})
         text = f"the device is lost and cannot be reset; the daemon ends to be restarted: {cause}"
-        self.context.log.error(text, MessageId.DEVICE_LOST, FAULT=cause.code.value)
+        todo = cause.todo or "leave it to the service manager; if it comes again recompile with a truer budget"
+        self.context.log.error(text, MessageId.DEVICE_LOST, todo=todo, FAULT=cause.code.value)
         self._notifier.send(STATUS=f"device lost: {cause.code.value}", STOPPING=1)
         self._exit_status = EXIT_FAULT
         self._on_lost()
@@ -291,7 +298,8 @@ class Service:
         try:
             self.accelerator.close()
         except HalError as error:
-            self.context.log.error(f"the device does not let go: {error}")
+            todo = error.todo or "nothing now; if the next start fails, look at the kernel's log for the device"
+            self.context.log.error(f"the device does not let go: {error}", todo=todo)
             self._exit_status = EXIT_FAULT
         self.audit.note("daemon.stopped", {"exit_status": self._exit_status})
         self.audit.close()

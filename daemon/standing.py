@@ -27,7 +27,8 @@ _HOW = {
     Mode.STOPPED: "is stopped",
 }
 
-_TODO = "; `fenced reset-state` or `fenced activate` brings it back"
+_TODO = "compare p99_ns of its entrypoints with the deadline, and load_percent, in `fenced status`"
+_TODO_STOPPED = "`fenced reset-state` or `fenced activate` brings it back"
 
 
 class LoadRefusal(Enum):
@@ -77,7 +78,8 @@ class Standing:
             self._audit.note("device.overload", {"percent": round(load), "limit": self._load_limit_percent})
             self._log.warning(
                 f"the models ask for {load:.0f} % of the device, more than limits.device_load_percent = "
-                f"{self._load_limit_percent}: expect misses in those of low priority"
+                f"{self._load_limit_percent}: expect misses in those of low priority",
+                todo="serve fewer or faster models, or lower the cameras' rate",
             )
 
     def _refuse_overload(self, model: LoadedModel, old: Pipeline | None) -> None:
@@ -108,8 +110,8 @@ class Standing:
         self._audit.note("model.degraded" if change.is_worse else "model.recovered", fields, durable=False)
         if change.is_worse:
             why = f"{change.misses} of the last {change.window_runs} runs missed their deadline"
-            todo = _TODO if change.after is Mode.STOPPED else ""
-            self._log.error(f"{model.label} {_HOW[change.after]}: {why}{todo}")
+            todo = _TODO_STOPPED if change.after is Mode.STOPPED else _TODO
+            self._log.error(f"{model.label} {_HOW[change.after]}: {why}", todo=todo)
         else:
             self._log.notice(f"{model.label} recovers: {change.before.value} to {change.after.value}")
         self.tell()

@@ -184,7 +184,8 @@ class Switching:
     def _fail(self, model: LoadedModel, faults: Faults) -> None:
         """The model's probation came to nothing: what served before it comes back."""
         self._audit.note("model.unhealthy", {**model.identity(), **asdict(faults)})
-        self._log.error(f"{model.label} fails its probation: {faults}", MessageId.MODEL_UNHEALTHY, MODEL=model.name)
+        text, todo = f"{model.label} fails its probation: {faults}", "mend it; it is refused until it is named again"
+        self._log.error(text, MessageId.MODEL_UNHEALTHY, todo=todo, MODEL=model.name)
         self._retreating[model.name] = model
         self._retreat(model)
 
@@ -231,7 +232,8 @@ class Switching:
     def _stay(self, model: LoadedModel, why: str) -> None:
         """Nothing else may serve: the model goes on, and its probation begins anew."""
         self._audit.note("model.stays", {**model.identity(), "why": why[:1024]})
-        self._log.error(f"{model.label} is unhealthy and goes on serving: {why}")
+        todo = "activate another release; see `fenced status` for its faults"
+        self._log.error(f"{model.label} is unhealthy and goes on serving: {why}", todo=todo)
         self.probation.begin(model, self._roster.pipelines[model.name].counters, may_fail=True)
 
     # how
@@ -259,7 +261,11 @@ class Switching:
 
     def _answer_refused(self, refusal: ModelRefused, done: Done) -> None:
         self._log.error(
-            f"bundle refused: {refusal}", MessageId.MODEL_REFUSED, MODEL=refusal.model, REFUSAL=refusal.code
+            f"bundle refused: {refusal}",
+            MessageId.MODEL_REFUSED,
+            todo=refusal.todo,
+            MODEL=refusal.model,
+            REFUSAL=refusal.code,
         )
         what = f"{refusal.code}: {refusal.what}"
         done(CommandRefused(RefusalCode.MODEL_REFUSED, what, refusal.expected, refusal.found, refusal.todo))
@@ -309,7 +315,8 @@ class Switching:
             self._trust.persist()
         except OSError as error:
             self._audit.note("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
-            self._log.error(f"{model.label} cannot be confirmed on the disk: {error}")
+            todo = "free or mend the disk of state_directory: a restart would not know that it was confirmed"
+            self._log.error(f"{model.label} cannot be confirmed on the disk: {error}", todo=todo)
             return
         self.trials.forget(model.bundle.digest)
         self.trials.persist()
@@ -325,7 +332,8 @@ class Switching:
                 call()
             except OSError as error:
                 self._audit.note("trials.not-written", {"cause": str(error)[:1024]})
-                self._log.error(f"the trials cannot be written: {error}")
+                todo = "free or mend the disk of state_directory: a crash would not be counted"
+                self._log.error(f"the trials cannot be written: {error}", todo=todo)
 
         thread = threading.Thread(target=run, name="fenced-disk", daemon=True)
         self._chores = [one for one in self._chores if one.is_alive()] + [thread]

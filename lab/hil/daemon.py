@@ -137,9 +137,12 @@ class DaemonProcess:
     def _wait_ready(self, notify: socket.socket, deadline_s: float) -> None:
         assert self._process is not None
         pidfd = os.pidfd_open(self._process.pid)
+        waiting = select.poll()  # select(2) takes no descriptor beyond 1023
+        for descriptor in (notify.fileno(), pidfd):
+            waiting.register(descriptor, select.POLLIN)
         try:
             while (left_s := deadline_s - time.monotonic()) > 0:
-                readable, _, _ = select.select([notify.fileno(), pidfd], [], [], left_s)
+                readable = {descriptor for descriptor, _ in waiting.poll(left_s * 1000)}
                 if notify.fileno() in readable:
                     lines = notify.recv(4096).decode().splitlines()
                     self.notices += lines

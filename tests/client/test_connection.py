@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -227,20 +230,42 @@ def test_a_refusal_that_ends_the_session_answers_any_request(tmp_path: Path) -> 
         assert connection.session.closed
 
 
+@contextlib.contextmanager
+def many_descriptors(count: int) -> Iterator[None]:
+    """So many descriptors more are open meanwhile. Skips the test where the process may not have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count + 200:
+        pytest.skip(f"the hard limit is {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def send_many(connection: Connection, packet: bytes) -> None:
     """More than any socket holds."""
     for _ in range(1000):
         connection.send(packet)
 
 
-def test_a_daemon_that_reads_nothing_does_not_hold_us_for_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 1100])
+def test_a_daemon_that_reads_nothing_does_not_hold_us_for_ever(tmp_path: Path, others: int) -> None:
+    """Also in a process with more descriptors than select(2) takes."""
     full = threading.Event()
 
     def script(peer: Peer) -> None:
         peer.greet()
         full.wait(10)
 
-    with no_descriptor_leaks(), ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon:
+    with (
+        many_descriptors(others),
+        no_descriptor_leaks(),
+        ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon,
+    ):
         connection = connect(daemon, timeout_s=0.2)
         packet = connection.session.send(m.SetAux("speed", 0, bytes(60000)))
         with pytest.raises(ConnectionLost, match=r"the daemon read nothing for 0.2 s"):

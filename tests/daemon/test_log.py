@@ -1,7 +1,8 @@
-"""Log lines never stall a frame and never break a line."""
+"""Log lines never stall a frame, never break a line, and say what to do."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import socket
@@ -17,8 +18,8 @@ from daemon.log import Level, Log
 
 def test_a_line_has_its_level_and_no_control_characters() -> None:
     reader, writer = os.pipe()
-    Log(writer).warning("peer 'x\ny\x1b[31m' left")
-    assert os.read(reader, 1000) == b"<4>fenced: peer 'x\\ny\\x1b[31m' left\n"
+    Log(writer).warning("peer 'x\ny\x1b[31m' left", todo="leave it")
+    assert os.read(reader, 1000) == b"<4>fenced: peer 'x\\ny\\x1b[31m' left; leave it\n"
 
 
 def test_a_reader_that_stops_reading_costs_lines_and_not_time() -> None:
@@ -33,8 +34,71 @@ def test_a_reader_that_has_gone_is_survived() -> None:
     reader, writer = os.pipe()
     log = Log(writer)
     os.close(reader)
-    log.error("nobody hears this")
+    log.error("nobody hears this", todo="read the log")
     assert log.dropped == 1
+
+
+def test_what_to_do_is_not_said_twice() -> None:
+    reader, writer = os.pipe()
+    Log(writer, prefix_levels=False).error("no root. Name one.", todo="Name one.")
+    assert os.read(reader, 1000) == b"fenced: no root. Name one.\n"
+
+
+def _calls(source: str) -> Iterator[tuple[int, bool]]:
+    """Line of each warning and error that is logged, and whether it says what to do: words, or a refusal's own."""
+    tree = ast.parse(source)
+    assigned = [pair for one in ast.walk(tree) if isinstance(one, ast.Assign) for pair in _pairs(one)]
+    words = frozenset(
+        target.id for target, value in assigned if isinstance(target, ast.Name) and _advises(value, frozenset())
+    )
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        owner = call.func.value
+        name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+        if call.func.attr in ("warning", "error") and name.lstrip("_") == "log":
+            given = [keyword.value for keyword in call.keywords if keyword.arg == "todo"]
+            yield call.lineno, len(given) == 1 and _advises(given[0], words)
+
+
+def _pairs(assign: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    target, value = assign.targets[0], assign.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _advises(value: ast.expr, words: frozenset[str]) -> bool:
+    match value:
+        case ast.Constant(value=str() as text):
+            return len(text.split()) > 1
+        case ast.Attribute(attr="todo" | "action"):
+            return True
+        case ast.Name(id=name):
+            return name in words or name.startswith("_TODO")
+        case ast.BoolOp(values=values):
+            return all(_advises(one, words) for one in values)
+        case ast.IfExp(body=one, orelse=other):
+            return _advises(one, words) and _advises(other, words)
+    return False
+
+
+def test_every_warning_and_error_says_what_to_do() -> None:
+    found = [
+        (path.name, line, advises)
+        for package in ("abi", "hal", "signing", "client", "daemon")
+        for path in sorted((Path(__file__).parents[2] / package).rglob("*.py"))
+        for line, advises in _calls(path.read_text())
+    ]
+    assert len(found) >= 18
+    assert [one for one in found if not one[2]] == []
+
+
+@pytest.mark.parametrize(
+    "text", ['log.error("it broke")', 'log.error("it broke", todo="")', "x._log.warning(a, todo=b)"]
+)
+def test_a_line_that_leaves_its_reader_alone_would_be_seen(text: str) -> None:
+    assert [advises for _, advises in _calls(text)] == [False]
 
 
 def test_threads_may_write_at_the_same_time() -> None:
@@ -68,11 +132,12 @@ def test_the_journal_gets_fields_and_stderr_nothing(journald: socket.socket) -> 
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     lines = Log(writer, journal=Journal(journald.getsockname()))
-    lines.warning("line 1\nMESSAGE=forged", MessageId.PACKET_REFUSED, STREAM="road\nPRIORITY=0", MODEL="")
+    fields = {"STREAM": "road\nPRIORITY=0", "MODEL": ""}
+    lines.warning("line 1\nMESSAGE=forged", MessageId.PACKET_REFUSED, todo="leave it", **fields)
     assert journald.recv(4096).decode().splitlines() == [
         "PRIORITY=4",
         "SYSLOG_IDENTIFIER=fenced",
-        "MESSAGE=line 1\\nMESSAGE=forged",
+        "MESSAGE=line 1\\nMESSAGE=forged; leave it",
         f"MESSAGE_ID={MessageId.PACKET_REFUSED.value}",
         "STREAM=road\\nPRIORITY=0",
     ]

@@ -26,11 +26,14 @@ def manager_socket(path: Path) -> Iterator[socket.socket]:
 def wait_for_line(manager: socket.socket, start: str, child: subprocess.Popen[str]) -> str:
     """The next notification line that begins so. Fails when the child ends or nothing comes."""
     ended = os.pidfd_open(child.pid)
+    waiting = select.poll()  # select(2) takes no descriptor beyond 1023, and a run of many tests has that many
+    for descriptor in (manager.fileno(), ended):
+        waiting.register(descriptor, select.POLLIN)
     try:
         deadline = time.monotonic() + LIMIT_S
         while (left_s := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([manager, ended], [], [], left_s)
-            if manager in readable:
+            readable = {descriptor for descriptor, _ in waiting.poll(left_s * 1000)}
+            if manager.fileno() in readable:
                 for line in manager.recv(4096).decode().splitlines():
                     if line.startswith(start):
                         return line
