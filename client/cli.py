@@ -166,25 +166,10 @@ def _devices(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _check_config(parsed: argparse.Namespace) -> dict[str, object]:
-    from dataclasses import asdict
-
     from daemon.config import load
+    from daemon.config_check import check
 
-    config = load(parsed.config)
-    options = asdict(config.device)
-    return {
-        "config": config.path,
-        "state_directory": config.state_directory,
-        "socket_directory": config.socket_directory,
-        "root_paths": list(config.root_paths),
-        "bundle_paths": list(config.bundle_paths),
-        "bundle_directories": list(config.bundle_directories),
-        "device": {"driver": config.driver, "name": options.pop("device"), **options},
-        "streams": {
-            name: {"isolation": stream.isolation.value, "queueing": stream.queueing.value}
-            for name, stream in config.streams.items()
-        },
-    }
+    return check(load(parsed.config), parsed.root or ())
 
 
 def _audit_verify(parsed: argparse.Namespace) -> dict[str, object]:
@@ -235,12 +220,12 @@ def _rollback(parsed: argparse.Namespace) -> dict[str, object]:
 
 def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
     from abi.snapshot import decode
+    from client.snapshot_file import write_snapshot
 
     with _control(parsed) as control:
         data = control.snapshot_state(parsed.model)
     snapshot, _ = decode(data)
-    with open(parsed.output, "xb") as file:
-        file.write(data)
+    write_snapshot(parsed.output, data)
     return {
         "snapshot": parsed.output,
         "model": snapshot.model,
@@ -254,8 +239,9 @@ def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _restore_state(parsed: argparse.Namespace) -> dict[str, object]:
-    with open(parsed.snapshot, "rb") as file:
-        data = file.read()
+    from client.snapshot_file import read_snapshot
+
+    data = read_snapshot(parsed.snapshot)
     with _control(parsed) as control:
         return control.restore_state(data, parsed.model)
 
@@ -312,7 +298,9 @@ def _parser() -> argparse.ArgumentParser:
     selftest.add_argument("bundle")
     selftest.add_argument("--root", required=True, help="the trusted root file")
     add("devices", "show the device", device)
-    add("check-config", "check a configuration file").add_argument("config")
+    check = add("check-config", "check a configuration, and what it names, as the daemon will want it")
+    check.add_argument("config")
+    check.add_argument("--root", action="append", help="root files in place of root_paths, for a unit's credential")
     audit = add("audit", "look at the audit log")
     audit.add_argument("action", choices=["verify"])
     audit.add_argument("log", help="the audit log, for instance /var/lib/fenced/audit.jsonl")

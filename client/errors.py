@@ -9,9 +9,9 @@ __all__ = ["ConnectionLost", "Refused"]
 
 
 class Refused(Exception):
-    """The daemon refused a request; nothing of it has taken effect.
+    """The daemon, or the client before it asked, refused a request; nothing of it has taken effect.
 
-    `code` says why; `what`, `expected`, `found` and `action` are the daemon's own words.
+    `code` says why; `what`, `expected`, `found` and `action` are the refusing side's own words.
     """
 
     def __init__(self, code: RefusalCode, what: str, expected: str, found: str, action: str) -> None:

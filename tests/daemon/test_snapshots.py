@@ -171,7 +171,7 @@ def test_the_commands_write_a_snapshot_and_read_it(
         file, sockets = str(tmp_path / "state.snapshot"), ("--sockets", str(daemon.sockets), "--model", "tiny")
         assert cli.main(["snapshot-state", "-o", file, *sockets, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["states"] == [{"name": "sum", "dtype": "float32", "shape": [1024]}]
-        assert cli.main(["snapshot-state", "-o", file, *sockets]) == 1  # nothing is overwritten
+        assert cli.main(["snapshot-state", "-o", file, *sockets]) == 3  # nothing is overwritten
         assert cli.main(["reset-state", *sockets]) == 0
         assert cli.main(["restore-state", file, *sockets]) == 0
         outputs = run_one(camera, consumer, 2, PICTURES[1]).outputs
