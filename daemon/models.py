@@ -99,8 +99,8 @@ class ModelLoader:
         trials: Trials,
         room: MemoryRoom,
     ) -> None:
-        self.serving_path: Callable[[str], str] = lambda model: ""
-        # Where the bundle lies that serves under a model's name; empty: none does.
+        self.serving_beside: Callable[[str, str], str] = lambda model, digest: ""
+        # Where the bundle lies that serves under a model's name; empty: none does, or the one with this digest.
         self._trials = trials
         self._room = room
         self._accelerator = accelerator
@@ -171,7 +171,7 @@ class ModelLoader:
         if named:
             trials.pardon(bundle.digest)
         trials.require_none_lost(name, bundle.digest)
-        trials.begin(bundle.digest, self.serving_path(name))
+        trials.begin(bundle.digest, self.serving_beside(name, bundle.digest))
         try:
             trials.persist()
             return self._prepare(bundle)

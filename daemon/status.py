@@ -38,6 +38,7 @@ def status_body(service: Service) -> Tree:
             "internal_errors": service.context.internal_errors,
             "log_lines_dropped": service.context.log.dropped,
             "audit_entries_lost": service.audit.lost,
+            "state_writes_owed": len(service.switching.chores.owed),
             "device_resets": service.watch.resets,
         },
     }

@@ -7,7 +7,6 @@ disk, and what served before stays loaded until it has been confirmed. A failure
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -16,6 +15,7 @@ from daemon.activation import Activator
 from daemon.audit import AuditLog
 from daemon.command import CommandRefused, Done, Outcome
 from daemon.config import Config
+from daemon.disk_chores import DiskChores
 from daemon.journal import MessageId
 from daemon.log import Log
 from daemon.loop import Loop
@@ -32,6 +32,7 @@ from hal.accelerator import Accelerator
 from signing.refusal import Refused
 
 _RETRY_EVERY_NS = 50_000_000
+_TRIALS = "the trials"  # no name that a model may have
 
 
 class Switching:
@@ -60,11 +61,11 @@ class Switching:
         machine = describe_machine(accelerator, config.limits.model_memory_bytes)
         room = MemoryRoom(config.limits.loaded_bytes, lambda: _held_bytes(accelerator))
         loader = ModelLoader(accelerator, trust, machine, audit, limits=config.limits, trials=self.trials, room=room)
-        loader.serving_path = self._serving_path
+        loader.serving_beside = self._serving_beside
         self.activator = Activator(loader, loop)
         self.shadowing = Shadowing(roster, self.activator, accelerator, log=log, audit=audit, end_trial=self._end_trial)
         self._is_stopping = False
-        self._chores: list[threading.Thread] = []
+        self.chores = DiskChores(loop)
         self._retreating: dict[str, LoadedModel] = {}
         self._retry_at_ns = 0
         loop.add_timer(lambda: self._retry_at_ns if self._retreating else None, self._retry)
@@ -295,49 +296,44 @@ class Switching:
         if not self._trust.is_confirmed(other.bundle):
             self.trials.pardon(other.bundle.digest)
             self.trials.begin(other.bundle.digest, "")
-        self._later(self.trials.persist)
+        self._write_trials()
 
     def _end_trial(self, model: LoadedModel) -> None:
         self.trials.end(model.bundle.digest)
-        self._later(self.trials.persist)
+        self._write_trials()
 
-    def _serving_path(self, model: str) -> str:
+    def _serving_beside(self, model: str, digest: str) -> str:
+        """Where the bundle that serves lies, unless it is this one: nothing gives way to itself."""
         serving = self._roster.pipelines.get(model)
-        return "" if serving is None else serving.model.path
+        return "" if serving is None or serving.model.bundle.digest == digest else serving.model.path
 
     def _confirm(self, model: LoadedModel) -> None:
         """The model came through its probation: the floor rises now; the disk is waited for on another thread."""
         if self._trust.confirm(model.bundle, model.path):
-            self._later(lambda: self._make_durable(model))
+            self.chores.begin(
+                model.name, lambda: self._make_durable(model), lambda error: self._not_confirmed(model, error)
+            )
 
     def _make_durable(self, model: LoadedModel) -> None:
-        try:
-            self._trust.persist()
-        except OSError as error:
-            self._audit.note("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
-            todo = "free or mend the disk of state_directory: a restart would not know that it was confirmed"
-            self._log.error(f"{model.label} cannot be confirmed on the disk: {error}", todo=todo)
-            return
+        self._trust.persist()
         self.trials.forget(model.bundle.digest)
         self.trials.persist()
         self._audit.note("model.confirmed", model.identity())
         text = f"{model.label} is confirmed: nothing older will serve again"
         self._log.notice(text, MessageId.MODEL_CONFIRMED, MODEL=model.name, DIGEST=model.bundle.digest)
 
-    def _later(self, call: Callable[[], None]) -> None:
-        """Runs what waits for the disk on another thread; the end of the process waits for it."""
+    def _not_confirmed(self, model: LoadedModel, error: OSError) -> None:
+        self._audit.note("model.not-confirmed", {**model.identity(), "cause": str(error)[:1024]})
+        todo = "free or mend the disk of state_directory: until then a restart would not know that it was confirmed"
+        self._log.error(f"{model.label} cannot be confirmed on the disk, which is tried again: {error}", todo=todo)
 
-        def run() -> None:
-            try:
-                call()
-            except OSError as error:
-                self._audit.note("trials.not-written", {"cause": str(error)[:1024]})
-                todo = "free or mend the disk of state_directory: a crash would not be counted"
-                self._log.error(f"the trials cannot be written: {error}", todo=todo)
+    def _write_trials(self) -> None:
+        self.chores.begin(_TRIALS, self.trials.persist, self._trials_not_written)
 
-        thread = threading.Thread(target=run, name="fenced-disk", daemon=True)
-        self._chores = [one for one in self._chores if one.is_alive()] + [thread]
-        thread.start()
+    def _trials_not_written(self, error: OSError) -> None:
+        self._audit.note("trials.not-written", {"cause": str(error)[:1024]})
+        todo = "free or mend the disk of state_directory: until then a crash would not be counted"
+        self._log.error(f"the trials cannot be written, which is tried again: {error}", todo=todo)
 
     # the end
 
@@ -352,13 +348,12 @@ class Switching:
         self.settle()
         if in_order:
             self.trials.end_all()
-            self._later(self.trials.persist)
-            self.settle()
+            self._write_trials()
+        self.chores.close()
 
     def settle(self) -> None:
         """Waits until what was decided so far is on the disk, or was refused by it."""
-        for thread in tuple(self._chores):
-            thread.join()
+        self.chores.settle()
 
 
 def _held_bytes(accelerator: Accelerator) -> int:

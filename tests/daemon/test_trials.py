@@ -127,6 +127,16 @@ def test_a_trial_is_on_the_disk_before_any_code_of_the_release_runs(
     assert [(one["digest"], one["instead"], len(one["begun_unix_s"])) for one in activation] == [(digest, str(old), 1)]
 
 
+def test_a_release_never_gives_way_to_itself(tmp_path: Path, maker: BundleMaker) -> None:
+    old, new = maker.write(OLD), maker.write(NEW)
+    with DaemonThread(tmp_path, [old], maker, more=MORE) as daemon, daemon.control() as control:
+        for _ in range(2):
+            digest = control.activate(new)["digest"]
+        daemon.service.switching.settle()
+        kept = json.loads((tmp_path / "state" / "trials.json").read_text())
+    assert [(one["instead"], len(one["begun_unix_s"])) for one in kept if one["digest"] == digest] == [(str(old), 1)]
+
+
 def test_a_device_that_is_lost_is_a_death(tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     confirm_old(tmp_path, maker)
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 1)

@@ -13,6 +13,7 @@ import pytest
 from abi.flat import ResultFlag
 from abi.packet import RefusalCode
 from client.errors import Refused
+from daemon import disk_chores
 from daemon.audit import AuditLog, verify
 from daemon.trust_store import VehicleTrust
 from signing import store
@@ -169,26 +170,56 @@ def test_the_last_run_of_a_model_that_is_being_replaced_does_not_confirm_it(tmp_
         confirmed(daemon, 4)
 
 
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_disk_that_refuses_keeps_the_floor_in_this_process_and_is_audited(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     four, five = maker.write(FOUR), maker.write(FIVE)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with DaemonThread(tmp_path, [five], maker, more=MORE) as daemon, daemon.control() as control:
-        monkeypatch.setattr(store, "write_state", full)
+        monkeypatch.setattr(store, "write_state", full_disk)
         serve(daemon, FIVE, PROBATION)
         daemon.wait_for(lambda _: any(one["event"] == "model.not-confirmed" for one in events(tmp_path)))
         with pytest.raises(Refused, match="rollback"):
             control.activate(four)
+        assert control.status()["faults"]["state_writes_owed"] == 1
+    assert [one["event"] for one in events(tmp_path)].count("model.not-confirmed") == 1  # the end tried once more
     state = store.read_state(tmp_path / "state" / "trust.json")
     assert state is not None
     assert state.floors == {}
     monkeypatch.undo()
     with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon:  # as after a power cut at that point
         serve(daemon, FOUR, 1)
+
+
+def test_what_a_full_disk_refused_is_written_once_there_is_room(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_chores, "RETRY_EVERY_NS", 1_000_000)
+    with DaemonThread(tmp_path, [maker.write(FIVE)], maker, more=MORE) as daemon:
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "write_atomically", full_disk)
+            serve(daemon, FIVE, PROBATION)
+            daemon.wait_for(lambda status: status["faults"]["state_writes_owed"] == 1)
+        confirmed(daemon, FIVE.release)
+        daemon.wait_for(lambda status: status["faults"]["state_writes_owed"] == 0)
+    found = [one["event"] for one in events(tmp_path)]
+    assert (found.count("model.not-confirmed"), found.count("model.confirmed")) == (1, 1)
+    assert json.loads((tmp_path / "state" / "trials.json").read_text()) == []
+
+
+def test_the_end_of_the_daemon_writes_what_a_full_disk_refused(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DaemonThread(tmp_path, [maker.write(FIVE)], maker, more=MORE) as daemon, monkeypatch.context() as patched:
+        patched.setattr(store, "write_state", full_disk)
+        serve(daemon, FIVE, PROBATION)
+        daemon.wait_for(lambda status: status["faults"]["state_writes_owed"] == 1)
+    state = store.read_state(tmp_path / "state" / "trust.json")
+    assert state is not None
+    assert state.floors["tiny"].release == FIVE.release
 
 
 def test_a_sealed_daemon_confirms_without_a_forbidden_act(
