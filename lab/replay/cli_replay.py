@@ -50,6 +50,7 @@ def add_commands(commands: Any) -> None:
     play.add_argument("--partial", action="store_true", help="take a log that was cut off")
     play.add_argument("--any-model", action="store_true", help="compare although another bundle serves")
     play.add_argument("--report", type=Path, help="write the findings here as JSON")
+    play.add_argument("--html", type=Path, metavar="FILE", help="write them here as a page with plots and pictures")
     play.set_defaults(command=_replay)
 
 
@@ -122,6 +123,10 @@ def _tell(arguments: argparse.Namespace, report: ReplayReport) -> int:
     text = json.dumps(report.as_dict(), indent=2, default=lambda one: one.__dict__)
     if arguments.report:
         arguments.report.write_text(text + "\n")
+    if arguments.html:
+        from lab.replay.page import replay_page  # noqa: PLC0415 (brings matplotlib in)
+
+        arguments.html.write_text(replay_page(report, arguments.log), encoding="utf-8")
     found = _found(report.compared)
     if arguments.json:
         print(text)

@@ -124,7 +124,7 @@ class OutputSummary:
 @dataclass
 class Comparison:
     """Frames compared: `equal` in every bit, `within` tolerance, `mismatched`. `series`: each output's largest |a - b|
-    of every frame, in order, beside its `sequences`.
+    of every frame, in order, beside its `sequences`; `outside`: whether that is more than is allowed.
     """
 
     tolerances: Tolerances = field(default_factory=Tolerances)
@@ -135,6 +135,7 @@ class Comparison:
     worst: list[Difference] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)
+    outside: dict[str, list[bool]] = field(default_factory=dict)
     values: dict[Difference, tuple[Arrays, Arrays]] = field(default_factory=dict)
     """What the worst frames gave, and what was wanted; not for JSON."""
 
@@ -151,6 +152,7 @@ class Comparison:
         for name, (distance, within, _) in distances.items():
             self.outputs.setdefault(name, OutputSummary()).add(distance, within=within)
             self.series.setdefault(name, []).append(distance)
+            self.outside.setdefault(name, []).append(not within)
         if all(same for _, _, same in distances.values()):
             self.equal += 1
             return None

@@ -15,6 +15,7 @@ from abi import messages
 from abi.flat import RESULT
 from abi.messages import OpenStream
 from abi.packet import HEADER_BYTES
+from abi.tap import TAP_END, TapEnd
 from lab.replay.drive import Drive, Outcome, outputs_bytes, pace
 from lab.replay.log import LogWriter
 from lab.replay.source import FrameSource
@@ -48,6 +49,8 @@ def record(drive: Drive, source: FrameSource, log: LogWriter, model: str, frames
         log.write(f"{camera}/submit", outcome.submit, outcome.sof_ns)
         log.write(f"{camera}/pixels", outcome.pixels.data, outcome.sof_ns)
         log.write("/note/truth", json.dumps({"sequence": index + 1, **truth}).encode(), outcome.sof_ns)
+        end = TapEnd(*outcome.release[:6], time.monotonic_ns(), 0)
+        log.write(f"{camera}/end", TAP_END.pack(end), end.ended_ns)
         if outcome.delivery is not None:
             now_ns = time.monotonic_ns()
             log.write(f"{served}/result", RESULT.pack(outcome.delivery.result), now_ns)

@@ -64,7 +64,8 @@ def test_a_recorded_drive_replays_bit_exact(daemon: DaemonThread, log_path: Path
 def test_the_log_holds_the_session_itself(log_path: Path) -> None:
     info = LogReader(log_path).info()
     info.verify()
-    each = {"/camera/road/submit", "/camera/road/pixels", "/model/tiny/result", "/model/tiny/outputs", "/note/truth"}
+    each = {"/camera/road/submit", "/camera/road/pixels", "/model/tiny/result", "/model/tiny/outputs", "/note/truth",
+            "/camera/road/end"}  # fmt: skip
     assert info.counts == {"/camera/road/format": 1, "/model/tiny/layout": 1} | dict.fromkeys(each, FRAMES)
 
 
