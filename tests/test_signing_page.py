@@ -39,6 +39,6 @@ def test_the_configuration_of_the_page_is_accepted(tmp_path: Path) -> None:
 
 def test_the_page_shows_every_signing_command() -> None:
     shown = {tuple(shlex.split(line)[1:3]) for line in COMMANDS}
-    for words in (("root", "init"), ("root", "rotate"), ("root", "revoke"), ("root", "sign")):
+    for words in (("root", "init"), ("root", "rotate"), ("root", "revoke"), ("root", "show"), ("root", "sign")):
         assert words in shown
     assert {line.split()[1] for line in COMMANDS} >= {"keygen", "sign", "envelope", "attach", "inspect", "verify"}

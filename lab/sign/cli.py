@@ -1,4 +1,4 @@
-"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign), require, sign, envelope,
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign, show), require, sign, envelope,
 attach, inspect.
 
 Passphrases come from `--passphrase-file` (first line), never from the command line or the environment. A key in a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -21,12 +22,20 @@ from lab.sign import inspect
 from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
 from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
-from lab.sign.sign import attach_signature, export_envelope, require_algorithms, sign_bundle, sign_detached
+from lab.sign.root_show import describe_root
+from lab.sign.sign import (
+    attach_signature,
+    bundle_digest,
+    export_envelope,
+    require_algorithms,
+    sign_bundle,
+    sign_detached,
+)
 from lab.sign.signer import open_signer
 from lab.sign.token import is_token_uri, token_keygen
 from signing.keys import Algorithm
 from signing.refusal import RefusalCode, Refused
-from signing.root import ROLE_NAMES
+from signing.root import ROLE_NAMES, Root
 
 DAY_S = 86_400
 
@@ -86,8 +95,8 @@ def _add_root_commands(root: Any) -> None:
     rotate.set_defaults(command=_root_rotate)
     revoke = root.add_parser("revoke", help="the next version, with keys or bundles revoked or releases raised")
     revoke.add_argument("old", type=Path)
-    revoke.add_argument("--key-id", action="append", default=[], help="SHA-256 of a key's SPKI")
-    revoke.add_argument("--bundle", action="append", default=[], help="digest of a bundle's statement")
+    revoke.add_argument("--key-id", action="append", default=[], help="SHA-256 of a key's SPKI, or its .pub file")
+    revoke.add_argument("--bundle", action="append", default=[], help="digest of a bundle's statement, or the bundle")
     revoke.add_argument("--minimum-release", action="append", default=[], metavar="MODEL=N")
     revoke.add_argument("--reset-floor", action="append", default=[], metavar="MODEL")
     _root_options(revoke, required=False)
@@ -95,8 +104,13 @@ def _add_root_commands(root: Any) -> None:
     more = root.add_parser("sign", help="add a holder's signature to a root")
     more.add_argument("root", type=Path)
     more.add_argument("--key", type=Path, required=True)
+    more.add_argument("--after", type=Path, metavar="OLD", help="the root that it follows, whose holders sign too")
     _passphrase_option(more)
     more.set_defaults(command=_root_sign)
+    show = root.add_parser("show", help="what a root says, who has signed it, and what it changes")
+    show.add_argument("root", type=Path)
+    show.add_argument("--after", type=Path, metavar="OLD", help="the root that it shall follow")
+    show.set_defaults(command=_root_show)
 
 
 def _passphrase_option(command: argparse.ArgumentParser) -> None:
@@ -240,19 +254,36 @@ def _root_revoke(arguments: argparse.Namespace) -> int:
         arguments.old,
         arguments.output,
         _signers(arguments),
-        keyids=arguments.key_id,
-        bundle_digests=arguments.bundle,
+        keyids=[load_public(one).keyid if os.path.lexists(one) else one for one in arguments.key_id],
+        bundle_digests=[bundle_digest(one) if os.path.lexists(one) else one for one in arguments.bundle],
         minimum_releases=_numbers(arguments.minimum_release),
         reset_floors=arguments.reset_floor,
         plans=_plans(arguments),
         **_times(arguments),
     )
     print(f"{arguments.output}: root version {root.version}")
+    _tell_revoked(read_root(arguments.old), root)
+    return 0
+
+
+def _tell_revoked(old: Root, new: Root) -> None:
+    """Print what is revoked: a mistyped id is taken as readily as the one that was meant."""
+    for keyid in sorted(new.revoked_keys - old.revoked_keys):
+        roles = [name for name, role in old.roles.items() if keyid in role.keyids]
+        held = f"of the role {roles[0]}" if roles else f"in no role of version {old.version}"
+        print(f"  revoked key {keyid}, {held}")
+    for digest in sorted(new.revoked_bundles - old.revoked_bundles):
+        print(f"  revoked bundle {digest}")
+
+
+def _root_show(arguments: argparse.Namespace) -> int:
+    described = describe_root(arguments.root, arguments.after)
+    sys.stdout.write(f"{json.dumps(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
     return 0
 
 
 def _root_sign(arguments: argparse.Namespace) -> int:
     signer = open_signer(arguments.key, _passphrase(arguments))
-    sign_root(arguments.root, signer)
+    sign_root(arguments.root, signer, read_root(arguments.after) if arguments.after else None)
     print(f"{arguments.root}: signed by {signer.key.keyid}")
     return 0

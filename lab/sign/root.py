@@ -18,6 +18,7 @@ from lab.sign.sign import add_signature
 from signing import envelope, strict_json
 from signing.envelope import ROOT_PAYLOAD_TYPE, Envelope
 from signing.keys import Algorithm, PublicKey
+from signing.refusal import RefusalCode, Refused
 from signing.root import ROLE_NAMES, ROOT_TYPE, Role, Root, RootKey, decode_root
 from signing.utc import to_rfc3339
 
@@ -82,7 +83,7 @@ def root_rotate(
         roles=roles,
         reset_floors=(),
     )
-    return _write_root(new_path, root, signers)
+    return _write_root(new_path, root, signers, old)
 
 
 def root_revoke(
@@ -124,12 +125,17 @@ def root_revoke(
         minimum_releases={**old.minimum_releases, **(minimum_releases or {})},
         reset_floors=tuple(reset_floors),
     )
-    return _write_root(new_path, root, signers)
+    return _write_root(new_path, root, signers, old)
 
 
-def sign_root(path: str | os.PathLike[str], signer: Signer) -> None:
-    """Add `signer`'s signature to the root at `path`, in place."""
+def sign_root(path: str | os.PathLike[str], signer: Signer, before: Root | None = None) -> None:
+    """Add `signer`'s signature to the root at `path`, in place.
+
+    Raises Refused(THRESHOLD_NOT_MET) for a key that is not in the role root, of this root or of `before`, the one that
+    it follows: its signature would count for nothing.
+    """
     parsed = _read_envelope(path)
+    _require_holders([signer], decode_root(parsed.payload), before)
     _write_envelope(path, add_signature(parsed, signer))
 
 
@@ -190,8 +196,24 @@ def _roles_of(plans: Mapping[str, RolePlan]) -> dict[str, Role]:
     }
 
 
-def _write_root(path: str | os.PathLike[str], root: Root, signers: Sequence[Signer]) -> Root:
-    signed = Envelope(ROOT_PAYLOAD_TYPE, encode_root(root), ())
+def _require_holders(signers: Sequence[Signer], root: Root, before: Root | None) -> None:
+    """Refuse signatures that could not count: a root is signed by its own root keys and by those of the one before."""
+    held = [(f"version {one.version}", one.roles["root"].keyids) for one in (before, root) if one is not None]
+    for signer in signers:
+        if not any(signer.key.keyid in keyids for _, keyids in held):
+            expected = f"a key of the role root in {' or '.join(name for name, _ in held)}"
+            todo = (
+                "Sign with a root key; a holder whose key leaves with this version names the one before with --after."
+            )
+            raise Refused(RefusalCode.THRESHOLD_NOT_MET, "key for the role root", expected, signer.key.keyid, todo)
+
+
+def _write_root(
+    path: str | os.PathLike[str], root: Root, signers: Sequence[Signer], before: Root | None = None
+) -> Root:
+    payload = encode_root(root)
+    _require_holders(signers, root, before)
+    signed = Envelope(ROOT_PAYLOAD_TYPE, payload, ())
     for signer in signers:
         signed = add_signature(signed, signer)
     _write_envelope(path, signed)

@@ -132,6 +132,12 @@ def require_algorithms(bundle_path: str | os.PathLike[str], role: str, algorithm
         replace_envelope(bundle_path, sealed, replace(unsigned, payload=payload))
 
 
+def bundle_digest(bundle_path: str | os.PathLike[str]) -> str:
+    """Return the digest by which a root revokes the bundle: the SHA-256 of its statement, lowercase hexadecimal."""
+    with open_checked(bundle_path) as (_, parsed, _stated):
+        return hashlib.sha256(parsed.payload).hexdigest()
+
+
 def export_envelope(bundle_path: str | os.PathLike[str], envelope_path: str | os.PathLike[str]) -> None:
     """Write the bundle's envelope alone, to be carried to a machine that signs without the blobs."""
     with open_checked(bundle_path) as (_, parsed, _stated):

@@ -26,6 +26,14 @@ SCHEME: Final = "pkcs11:"
 _URI: Final = re.compile(r"pkcs11:token=([^;?]+);object=([^;?]+)\?module-path=([^&]+)")
 _OCTET_STRING: Final = bytes((0x04, RAW_KEY_BYTES[Algorithm.ED25519]))
 _ED25519_OID: Final = "1.3.101.112"
+_PIN_TODO: Final = "Put the token's user PIN in the first line of the file that --passphrase-file names."
+_TODO: Final = {  # by the exception of python-pkcs11
+    "NoSuchToken": "Check the label after token= and that the token is plugged in (SoftHSM: SOFTHSM2_CONF).",
+    "NoSuchKey": "Check the label after object=, or make the key with `fenced-lab keygen`.",
+    **dict.fromkeys(("PinIncorrect", "PinLenRange", "PinInvalid", "UserNotLoggedIn"), _PIN_TODO),
+    "PinLocked": "Too many wrong PINs: have the token's security officer unlock it.",
+}
+_TODO_ELSE: Final = "Check the library after module-path=, the token and its PIN."
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,8 @@ def token_keygen(uri: str | os.PathLike[str], pin: str | None, public_path: str 
         raise FileExistsError(f"{os.fspath(public_path)} is there already")
     with _session(where, pin) as session:
         if any(True for _ in session.get_objects({pkcs11.Attribute.LABEL: where.key})):
-            raise Refused(RefusalCode.BAD_PRIVATE_KEY, str(where), "a label that is free", "a key of that name")
+            found, todo = "a key of that name", "Name another key after object=, or use the one that is there."
+            raise Refused(RefusalCode.BAD_PRIVATE_KEY, str(where), "a label that is free", found, todo)
         curve = pkcs11.util.ec.encode_named_curve_parameters(_ED25519_OID)
         parameters = session.create_domain_parameters(
             pkcs11.KeyType.EC_EDWARDS, {pkcs11.Attribute.EC_PARAMS: curve}, local=True
@@ -122,7 +131,8 @@ def _session(uri: TokenUri, pin: str | None) -> Iterator[Any]:
             yield session
     except (pkcs11.exceptions.PKCS11Error, RuntimeError) as error:  # RuntimeError: the library cannot be loaded
         found = shown(f"{type(error).__name__} {error}".strip())
-        raise Refused(RefusalCode.BAD_PRIVATE_KEY, str(uri), "a token that opens and signs", found) from error
+        todo = _TODO.get(type(error).__name__, _TODO_ELSE)
+        raise Refused(RefusalCode.BAD_PRIVATE_KEY, str(uri), "a token that opens and signs", found, todo) from error
 
 
 def _library() -> Any:

@@ -66,8 +66,8 @@ def test_results_do_not_depend_on_the_number_of_workers(cpu: Accelerator, thread
 @pytest.mark.parametrize("fault", Fault)
 def test_a_broken_driver_is_caught(device: Accelerator, fault: Fault) -> None:
     limit_ns = SECOND_NS // 2 if fault in LONG_FENCE else 10 * SECOND_NS
-    quick = subject.STATEFUL if fault is Fault.KEEPS_STATE else subject.RUN
-    tried = Subject(subject.module(driver=device.name), quick, subject.LONG, many=100, limit_ns=limit_ns)
+    module, quick = subject.module(driver=device.name), subject.quick_for(fault)
+    tried = Subject(module, quick, subject.LONG, many=100, limit_ns=limit_ns)
     accelerator = open_accelerator(device.name)
     finding = run_check(BrokenAccelerator(accelerator, fault), tried, fault.caught_by)
     assert finding.verdict is Verdict.FAILED

@@ -40,7 +40,7 @@ def test_state_and_aux_inputs_conform(device: Accelerator, entrypoint: int) -> N
 @pytest.mark.parametrize("fault", Fault)
 def test_a_broken_driver_is_caught(fault: Fault) -> None:
     limit_ns = SECOND_NS // 2 if fault in (Fault.NEVER_SIGNALS, Fault.OUT_OF_ORDER) else 10 * SECOND_NS
-    tried = Subject(cuda.module(), subject.RUN, subject.LONG, many=100, limit_ns=limit_ns)
+    tried = Subject(cuda.module(), subject.quick_for(fault), subject.LONG, many=100, limit_ns=limit_ns)
     opened = cuda.open_fake()
     finding = run_check(BrokenAccelerator(opened, fault), tried, fault.caught_by)
     assert (finding.verdict, finding.check) == (Verdict.FAILED, fault.caught_by)

@@ -30,7 +30,7 @@ for entrypoint in (subject.STATEFUL, subject.AUXILIARY):
         note(f"{entrypoint} {finding.check}", finding)
 for fault in Fault:
     limit_ns = (500 if fault in (Fault.NEVER_SIGNALS, Fault.OUT_OF_ORDER) else 10_000) * MS
-    tried = Subject(module, subject.RUN, subject.LONG, many=20, limit_ns=limit_ns)
+    tried = Subject(module, subject.quick_for(fault), subject.LONG, many=20, limit_ns=limit_ns)
     opened = open_accelerator("hcq")
     note(fault.name, run_check(BrokenAccelerator(opened, fault), tried, fault.caught_by))
     for thread in threading.enumerate():  # a check that failed leaves its loading thread at work

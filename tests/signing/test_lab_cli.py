@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from lab.sign import cli
+from lab.sign.keyfile import load_public
 from lab.sign.pack import describe_blob, write_bundle
+from lab.sign.sign import bundle_digest
 from signing.refusal import RefusalCode, Refused
 from signing.trust import TrustStore
 from tests.simulators import BundleSimulator
@@ -22,6 +24,7 @@ def run(*words: object) -> int:
     parser = argparse.ArgumentParser()
     cli.add_commands(parser.add_subparsers(required=True))
     arguments = parser.parse_args([str(word) for word in words])
+    arguments.json = False
     code: int = arguments.command(arguments)
     return code
 
@@ -135,3 +138,24 @@ def test_two_algorithms_in_one_role_are_required_and_signed_from_the_command_lin
     assert [one.value for one in sim.verify_file(trusted).statement.required_algorithms.release] == [
         "ed25519", "ml-dsa-65",
     ]  # fmt: skip
+
+
+def test_what_is_revoked_can_be_named_by_its_file_and_is_told(
+    tmp_path: Path, keys: dict[str, Path], root: Path, sim: BundleSimulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = ("--passphrase-file", tmp_path / "secret")
+    run("keygen", tmp_path / "build 2", *secret)
+    changes = ("--key-id", f"{keys['build']}.pub", "--key-id", "0" * 64, "--bundle", sim.path)
+    new = ("--build", f"{tmp_path / 'build 2'}.pub", "--sign-with", keys["root"], *secret)
+    capsys.readouterr()
+    assert run("root", "revoke", root, "-o", tmp_path / "2.json", *changes, *new) == 0
+    said, revoked = capsys.readouterr().out, load_public(f"{keys['build']}.pub").keyid
+    assert f"revoked key {revoked}, of the role build" in said
+    assert f"revoked key {'0' * 64}, in no role of version 1" in said
+    assert f"revoked bundle {bundle_digest(sim.path)}" in said
+    assert run("root", "show", tmp_path / "2.json", "--after", root) == 0
+    shown = capsys.readouterr().out
+    assert f"{revoked} leaves  build" in shown
+    assert "accepted  yes, after the root before it" in shown
+    after = TrustStore.bootstrap(root.read_bytes()).accept_root((tmp_path / "2.json").read_bytes()).root
+    assert after.revoked_bundles == {bundle_digest(sim.path)}

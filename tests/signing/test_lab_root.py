@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.sign.root import RolePlan, read_root, role_plan, root_init, root_revoke, root_rotate, sign_root
+from lab.sign.root_show import describe_root
+from signing import envelope
 from signing.keys import Algorithm
 from signing.refusal import RefusalCode, Refused
 from signing.root import RootKey
@@ -141,3 +143,41 @@ def test_revocations_add_up_and_resets_do_not(first: Path, tmp_path: Path) -> No
     assert (three.reset_floors, three.revoked_bundles) == ((), {"a" * 64})
     trusted = TrustStore.bootstrap(first.read_bytes())
     assert trusted.follow([(tmp_path / f"{n}.json").read_bytes() for n in (2, 3)]).root == two
+
+
+def test_signature_that_could_not_count_is_not_made(first: Path, tmp_path: Path) -> None:
+    path, old, new = tmp_path / "2.json", KEYS.root[0], FRESH.root[0]
+    for stranger in (KEYS.build[0], new):
+        with pytest.raises(Refused, match="a key of the role root in version 1") as refused:
+            root_revoke(first, path, [stranger], issued_unix_s=NOW_UNIX_S)
+        assert refused.value.code is RefusalCode.THRESHOLD_NOT_MET
+    assert not path.exists()
+    root_rotate(first, path, {"root": plans(FRESH)["root"]}, [new], issued_unix_s=NOW_UNIX_S)
+    before = path.read_bytes()
+    with pytest.raises(Refused, match="--after"):
+        sign_root(path, old)
+    assert path.read_bytes() == before
+    sign_root(path, old, read_root(first))
+    assert TrustStore.bootstrap(first.read_bytes()).accept_root(path.read_bytes())
+
+
+def test_root_is_shown_with_what_it_changes_and_which_signature_is_missing(first: Path, tmp_path: Path) -> None:
+    assert describe_root(first)["accepted"] == "yes, as a vehicle's first root"
+    path, old, new = tmp_path / "2.json", KEYS.root[0].key.keyid, FRESH.root[0].key.keyid
+    root_rotate(first, path, {"root": plans(FRESH)["root"]}, KEYS.root, issued_unix_s=NOW_UNIX_S)
+    shown = describe_root(path, first)
+    assert shown["signatures"] == [{"keyid": old, "judged": "valid, for the root before"}]
+    assert shown["changes"] == {"version": "1 -> 2", f"{old} leaves": "root", f"{new} joins": "root"}
+    assert str(shown["accepted"]).startswith("no: ")
+    assert describe_root(path)["signatures"] == [{"keyid": old, "judged": "no key of the role root in this root"}]
+    sign_root(path, FRESH.root[0])
+    assert describe_root(path, first)["accepted"] == "yes, after the root before it"
+
+
+def test_signature_over_another_root_is_shown_as_wrong(first: Path, tmp_path: Path) -> None:
+    root_revoke(first, tmp_path / "2.json", [], issued_unix_s=NOW_UNIX_S, minimum_releases={"lane": 3})
+    signed = envelope.parse(first.read_bytes(), payload_type=envelope.ROOT_PAYLOAD_TYPE)
+    parsed = envelope.parse((tmp_path / "2.json").read_bytes(), payload_type=envelope.ROOT_PAYLOAD_TYPE)
+    (tmp_path / "3.json").write_bytes(replace(parsed, signatures=signed.signatures).encode())
+    (judged,) = describe_root(tmp_path / "3.json", first)["signatures"]  # type: ignore[misc]
+    assert judged["judged"] == "refused: bad-signature"

@@ -6,6 +6,7 @@ Debian: `apt install softhsm2`; Python: `pip install python-pkcs11`. SOFTHSM2_MO
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,19 +62,22 @@ def test_key_made_in_a_token_signs_there(uri: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "pin"),
+    ("change", "pin", "todo"),
     [
-        (("KEY", "absent"), PIN),
-        (("KEY", "build"), "0000"),
-        (("KEY", "build"), None),
-        (("fenced%20test", "no such token"), PIN),
-        ((".so", ".absent"), PIN),
+        (("KEY", "absent"), PIN, "after object="),
+        (("KEY", "build"), "0000", "--passphrase-file"),
+        (("KEY", "build"), None, "--passphrase-file|after object="),
+        (("fenced%20test", "no such token"), PIN, "after token="),
+        ((".so", ".absent"), PIN, "after module-path="),
     ],
 )
-def test_token_that_does_not_open_or_sign_is_refused(uri: str, change: tuple[str, str], pin: str | None) -> None:
+def test_token_that_does_not_open_or_sign_is_refused(
+    uri: str, change: tuple[str, str], pin: str | None, todo: str
+) -> None:
     with pytest.raises(Refused, match="a token that opens and signs") as refused:
         open_token(uri.replace(*change), pin).sign(b"message")  # without a PIN the public half alone can be read
     assert refused.value.code is RefusalCode.BAD_PRIVATE_KEY
+    assert re.search(todo, refused.value.todo)
 
 
 def test_uri_is_taken_apart() -> None:
