@@ -220,12 +220,12 @@ def _rollback(parsed: argparse.Namespace) -> dict[str, object]:
 
 def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
     from abi.snapshot import decode
-    from client.snapshot_file import write_snapshot
 
     with _control(parsed) as control:
         data = control.snapshot_state(parsed.model)
     snapshot, _ = decode(data)
-    write_snapshot(parsed.output, data)
+    with open(parsed.output, "xb") as file:
+        file.write(data)
     return {
         "snapshot": parsed.output,
         "model": snapshot.model,
@@ -239,9 +239,8 @@ def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _restore_state(parsed: argparse.Namespace) -> dict[str, object]:
-    from client.snapshot_file import read_snapshot
-
-    data = read_snapshot(parsed.snapshot)
+    with open(parsed.snapshot, "rb") as file:
+        data = file.read()
     with _control(parsed) as control:
         return control.restore_state(data, parsed.model)
 

@@ -7,18 +7,11 @@ by which it may look and not command. Whoever reaches its port may read; by defa
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, start_http_server
-
 from client.terminal import guarded
-from lab.exporter.source import DaemonCollector
 
-DONE, FAULT = 0, 1
 DEFAULT_PORT = 9877
 
 
@@ -26,6 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     arguments = _parser().parse_args(argv)
     return guarded("fenced-exporter", lambda: _serve(arguments))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from lab.exporter.serve import serve  # noqa: PLC0415 (so that Ctrl-C during its imports has its words)
+
+    return serve(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,28 +35,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=2.0, help="how long the daemon may take to answer")
     parser.add_argument("--least-interval-s", type=float, default=1.0, help="ask the daemon no more often than this")
     return parser
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    collector = DaemonCollector(
-        arguments.sockets / "control.sock",
-        timeout_s=arguments.timeout_s,
-        least_interval_s=arguments.least_interval_s,
-    )
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        server, thread = start_http_server(arguments.port, arguments.address, registry)
-    except OSError as error:
-        where = f"{arguments.address}:{arguments.port}"
-        print(f"fenced-exporter: cannot listen on {where}: {error}; choose another --port", file=sys.stderr)
-        return FAULT
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    print(f"fenced-exporter: http://{arguments.address}:{server.server_port}/metrics", flush=True)
-    stop.wait()
-    server.shutdown()
-    thread.join()
-    collector.close()
-    return DONE

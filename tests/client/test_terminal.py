@@ -64,7 +64,8 @@ def test_ctrl_c_while_the_lab_is_imported_is_no_fault_of_ours_to_explain(module:
 
 def test_the_command_that_is_installed_begins_where_nothing_is_imported_yet() -> None:
     with (ROOT / "lab" / "pyproject.toml").open("rb") as file:
-        assert tomllib.load(file)["project"]["scripts"] == {"fenced-lab": "lab.entry:main"}
+        scripts = tomllib.load(file)["project"]["scripts"]
+    assert scripts == {"fenced-lab": "lab.entry:main", "fenced-exporter": "lab.exporter.main:main"}
     listing = "import lab.entry, sys; print(*[one for one in sys.modules if one.split('.')[0] in ('client', 'rich')])"
     assert subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, check=True).stdout == b"\n"
 
@@ -101,7 +102,7 @@ def test_a_path_that_is_no_text_is_shown_as_bytes(tmp_path: Path) -> None:
         file.write('state_directory = "s"\nroot_paths = ["r"]\nbundle_paths = ["b"]\n')
     child = start(FENCED, "check-config", config)
     output, words = child.communicate(timeout=LIMIT_S)
-    assert (child.returncode, words) == (0, b"")
+    assert (child.returncode, words) == (1, b"")  # and neither root nor bundle is there
     assert b"\\udcff.toml" in output
 
 
