@@ -220,12 +220,12 @@ def _rollback(parsed: argparse.Namespace) -> dict[str, object]:
 
 def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
     from abi.snapshot import decode
+    from client.snapshot_file import write_snapshot
 
     with _control(parsed) as control:
         data = control.snapshot_state(parsed.model)
     snapshot, _ = decode(data)
-    with open(parsed.output, "xb") as file:
-        file.write(data)
+    write_snapshot(parsed.output, data)
     return {
         "snapshot": parsed.output,
         "model": snapshot.model,
@@ -239,8 +239,9 @@ def _snapshot_state(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _restore_state(parsed: argparse.Namespace) -> dict[str, object]:
-    with open(parsed.snapshot, "rb") as file:
-        data = file.read()
+    from client.snapshot_file import read_snapshot
+
+    data = read_snapshot(parsed.snapshot)
     with _control(parsed) as control:
         return control.restore_state(data, parsed.model)
 
