@@ -128,7 +128,7 @@ SILLY: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no frames": (("demo", "--frames", "0"), 2, "expected an integer from 1"),
     "frames that are none": (("record", "x.mcap", "--frames", "-4"), 2, "expected an integer from 1"),
     "no rate": (("demo", "--rate-hz", "0"), 2, "above 0 Hz"),
-    "a rate that is no number": (("record", "x.mcap", "--rate-hz", "nan"), 2, "expected a number"),
+    "a rate that is no number": (("demo", "--rate-hz", "nan"), 2, "expected a number"),
     "a rate without end": (("demo", "--rate-hz", "inf"), 2, "expected a number"),
     "a negative tolerance": (("replay", "x.mcap", "--absolute", "-1"), 2, "expected 0 or more"),
     "a folder of somebody else": (("demo", "-o", "."), 1, "was not made by fenced-lab"),
