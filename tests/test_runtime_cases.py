@@ -34,6 +34,7 @@ CASES: dict[int, tuple[str, ...]] = {
         f"{_BUNDLE}::test_an_input_that_changes_nothing_is_refused",
         f"{_PIPELINE}::test_what_would_be_frozen_or_lost_is_refused",
         f"{_PIPELINE}::test_a_value_frozen_at_capture_is_found",
+        f"{_PIPELINE}::test_a_value_frozen_at_capture_that_no_run_shows_is_found",
     ),
     4: (
         f"{_PIPELINE}::test_what_would_be_frozen_or_lost_is_refused",

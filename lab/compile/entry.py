@@ -104,6 +104,8 @@ def _capture(
     with stages(f"check{label}"):
         expected += eager
         results, accuracy = _check(captured, expected)
+    if isinstance(pipeline, PythonPipeline):
+        pipeline.require_nothing_kept()
     return replace(captured, results=results, accuracy=accuracy)
 
 

@@ -23,6 +23,7 @@ from tinygrad import Tensor, dtypes
 from abi.graph import BufferKind, EntryRole
 from lab.compile.capture import Input
 from lab.compile.model import TensorInfo
+from lab.compile.outside import TakenFromOutside, kept_values, watched
 from lab.compile.pipeline import tensors_of
 from lab.compile.preprocess import Preprocessor
 from lab.compile.refusal import CompileRefusal, CompileRefused
@@ -39,8 +40,10 @@ _LIST_NAMES = frozenset({
 class PythonPipeline:
     """The function that a bundle computes. `tensors` names its results, in order; states are written in place."""
 
-    def __init__(self, spec: Spec, function: Callable[..., Any]) -> None:
+    def __init__(self, spec: Spec, function: Callable[..., Any], module: ModuleType) -> None:
         self.spec, self.function = spec, function
+        self._module = module
+        self._kept: dict[str, str] | None = None  # after the first call
         self.prepare = [_preprocessor(one) for one in spec.inputs]
         self.tensors = tensors_of(spec)
         self.outputs: tuple[TensorInfo, ...] = ()
@@ -56,9 +59,12 @@ class PythonPipeline:
             one.name: prepare(given[one.name]) for one, prepare in zip(self.spec.inputs, self.prepare, strict=True)
         }
         try:
-            returned = self.function(**given)
+            returned = self._call(given)
         except CompileRefused:
             raise
+        except TakenFromOutside as error:
+            raise self._refused("the call", "a result of its inputs alone", str(error),
+                                "declare it as an [[aux]] input: read here it would be frozen") from error  # fmt: skip
         except Exception as error:  # the user's own code may raise anything; it is the user's to mend
             raise self._refused("the call", "a result", f"{type(error).__name__}: {error}", "mend it") from error
         outputs, nexts = self._parts(returned)
@@ -69,6 +75,26 @@ class PythonPipeline:
         for state, update in zip(arguments[len(arguments) - len(updates) :], updates, strict=True):
             state.assign(update).realize()
         return results
+
+    def _call(self, given: Mapping[str, Any]) -> Any:
+        if self._kept is not None:
+            return self.function(**given)
+        with watched():
+            returned = self.function(**given)
+        self._kept = kept_values(self.function, self._module)
+        return returned
+
+    def require_nothing_kept(self) -> None:
+        """Raises CompileRefused where a Python value has changed from call to call: it would be frozen."""
+        before, now = self._kept or {}, kept_values(self.function, self._module)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if changed:
+            first, last = (marks.get(changed[0], "nothing") for marks in (before, now))
+            raise self._refused(
+                f"{changed[0]!r}", "values that are the same after every call",
+                f"{first} after the first, {last} after the last",
+                "declare it as a [[state]], or do without: kept here it would be frozen",
+            )  # fmt: skip
 
     def _parts(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Outputs, and the states' next values."""
@@ -126,7 +152,8 @@ def load_pipeline(spec: Spec, entry: EntrySpec, modules: dict[Path, ModuleType])
     """
     whole = spec.for_entry(entry, spec.names)
     try:
-        build = getattr(_module(whole, modules), entry.function)
+        module = _module(whole, modules)
+        build = getattr(module, entry.function)
         function = build()
     except CompileRefused:
         raise
@@ -142,7 +169,7 @@ def load_pipeline(spec: Spec, entry: EntrySpec, modules: dict[Path, ModuleType])
     if entry.role is EntryRole.STATE_ONLY and not own.states:
         raise _refused(whole, "its parameters", "a state, for it publishes nothing", str(list(taken)),
                        "take the state that it keeps in step")  # fmt: skip
-    return PythonPipeline(own, function)
+    return PythonPipeline(own, function, module)
 
 
 def _module(spec: Spec, modules: dict[Path, ModuleType]) -> ModuleType:

@@ -151,6 +151,22 @@ def test_a_value_frozen_at_capture_is_found(tmp_path: Path, text: str) -> None: 
     assert refusal(tmp_path, text).code in (CompileRefusal.CAPTURE_DIFFERS, CompileRefusal.PIPELINE)
 
 
+@pytest.mark.parametrize(
+    ("kept", "read", "what"),
+    [
+        ("import time", "time.localtime().tm_year // 9999", "the call"),
+        ("import random", "(random.random() < 1e-9)", "the call"),
+        ("calls = []", "(calls.append(1), len(calls) > 1000)[1]", "'calls'"),
+    ],
+)
+def test_a_value_frozen_at_capture_that_no_run_shows_is_found(
+    tmp_path: Path, kept: str, read: str, what: str
+) -> None:  # cases/runtime.md row 3
+    text = PIPELINE.replace("def build():", f"def build():\n    {kept}")
+    refused = refusal(tmp_path, text.replace("rolled = ", f"gain = gain + {read}\n        rolled = "))
+    assert (refused.code, what in refused.what) == (CompileRefusal.PIPELINE, True), refused
+
+
 def test_a_list_made_of_inputs_keeps_each_an_input(tmp_path: Path) -> None:  # cases/runtime.md row 4
     parts = """parts = [road[:48], road[48:]]
         road = parts[0].cat(parts[1])
