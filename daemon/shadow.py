@@ -8,6 +8,7 @@ begins as a copy of the serving model's, and is copied anew after a set was skip
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -129,7 +130,7 @@ class Shadow:
             "skipped": asdict(self.skips),
             "run_p50_us": times.quantile_ns(50) // _NS_PER_US,
             "run_p99_us": times.p99_ns // _NS_PER_US,
-            "outputs": [asdict(tally) for tally in self.comparison.outputs],
+            "outputs": [{**asdict(tally), "worst": _finite(tally.worst)} for tally in self.comparison.outputs],
             "outputs_left_out": self.comparison.left_out,
             "states_copied": list(self._states),
         }
@@ -285,6 +286,11 @@ class Shadow:
         for name in self._states:
             self.model.executable.state(name)[:] = serving.state(name)
         self._step = (serving.timeline.issued, self.pipeline.state_epoch)
+
+
+def _finite(worst: float) -> float | None:
+    """A difference as JSON, which has no infinity: None where only one side was a number."""
+    return worst if math.isfinite(worst) else None
 
 
 def _shared_states(serving: LoadedModel, candidate: LoadedModel) -> tuple[str, ...]:

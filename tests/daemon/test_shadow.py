@@ -323,6 +323,23 @@ def test_an_output_that_is_not_written_is_not_compared(tmp_path: Path, maker: Bu
         assert (found["compared"], found["skipped"]["canary"]) == (0, 1)
 
 
+def test_a_difference_without_a_number_is_told_in_json_too(tmp_path: Path, maker: BundleMaker) -> None:
+    inf = maker.write(TinyModel("inf", version="2.0.0", release=2))
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.shadow(inf)
+        run_one(camera, consumer, 1, picture(1, first=255))
+        ended(camera)
+        status = control.status()
+        (output,) = status["models"][0]["shadow"]["outputs"]
+        assert (output["outside"], output["worst"]) == (1, None)
+        json.dumps(status, allow_nan=False)  # JSON has no infinity: other readers than Python's refuse it
+
+
 REFUSALS = {
     "another model": (TinyModel("add", name="other", streams=("wide",)), "shadow-model: .*found other"),
     "another stream": (replace(NEW, streams=("wide",)), "shadow-stream: .*one of road, found wide"),
