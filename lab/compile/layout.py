@@ -10,6 +10,7 @@ see it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tinygrad import Tensor
@@ -36,6 +37,7 @@ def use_channels_last(network: Network, lanes: int = 8) -> None:
         if weight is not None and weight.ndim == 4:
             network.constants[node.inputs[1]] = pack_weight(weight, node.opts.get("group", 1))
     network.materialise = channels_last
+    network.copies = _pads
     network.replaced["Conv"] = _convolution
     network.replaced["ConvTranspose"] = _transposed_convolution
 
@@ -113,14 +115,32 @@ def _channel_axis(value: Any, channels: int) -> int | None:
     return axis if value.shape[axis] == channels else None
 
 
+def _pads(node: Node) -> bool:
+    """Whether `node` is a convolution that stands on a padded copy of its input."""
+    pads = node.opts.get("pads") or ()
+    return node.op == "Conv" and len(pads) == 4 and any(pads) and node.opts.get("auto_pad", "NOTSET") == "NOTSET"
+
+
 def _convolution(network: Network, node: Node, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
     """A convolution whose zero padding is a padded copy: taps then need no test of the border."""
-    pads = list(options.get("pads") or (0, 0, 0, 0))
-    if x.ndim == 4 and any(pads) and options.get("auto_pad", "NOTSET") == "NOTSET":
-        top, left, bottom, right = pads
-        x = network.materialise(x.pad(((0, 0), (0, 0), (top, bottom), (left, right))))
+    if x.ndim == 4 and _pads(node):
+        x = _padded_picture(x, *options["pads"])
         options["pads"] = [0, 0, 0, 0]
     return network.own("Conv", node)(x, weight, bias, **options)
+
+
+def _padded_picture(x: Any, top: int, left: int, bottom: int, right: int) -> Any:
+    """`x` with a border of zeros: in memory by whole vectors, each all picture or all border, which the view cuts off.
+
+    With fewer channels than a vector has lanes a vector covers several columns, which one test can only serve so.
+    """
+    channels, wide = x.shape[1], x.shape[3]
+    whole = PACKS[0] // math.gcd(channels, PACKS[0]) if channels < PACKS[0] else 1
+    if wide % whole:
+        whole = 1
+    before, after = -left % whole, -right % whole
+    padded = channels_last(x.pad(((0, 0), (0, 0), (top, bottom), (left + before, right + after))))
+    return padded.shrink((None, None, None, (before, before + left + wide + right)))
 
 
 def _transposed_convolution(network: Network, node: Node, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:

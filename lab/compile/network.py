@@ -52,6 +52,8 @@ class Network:
     """Operators computed in another way than tinygrad's own, by operator name: `f(network, node, *inputs, **opts)`."""
     materialise: Callable[[Any], Any] = contiguous
     """How a value is written to memory: the layout."""
+    copies: Callable[[Node], bool] = lambda node: False
+    """Whether an operator begins with a copy of its first input, which elementwise work can be done in."""
     padded: dict[str, int] = field(default_factory=dict)
     """Values with more channels (axis 1) than the model says: name to the model's count."""
 
@@ -79,9 +81,9 @@ class Network:
             return value
         return value.shrink(tuple((0, self.padded[name]) if axis == 1 else None for axis in range(value.ndim)))
 
-    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Lazy output tensors for lazy input tensors, by name."""
-        return _Run(self, inputs).outputs()
+    def __call__(self, inputs: dict[str, Any], lazy: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """Lazy output tensors for input tensors, by name. `lazy`: inputs that hold elementwise work."""
+        return _Run(self, inputs, lazy).outputs()
 
 
 def read_network(path: Path) -> Network:
@@ -98,13 +100,16 @@ def read_network(path: Path) -> Network:
 class _Run:
     """One pass over the nodes: the values so far, and which of them hold work that is not yet written to memory."""
 
-    def __init__(self, network: Network, inputs: dict[str, Any]) -> None:
+    def __init__(self, network: Network, inputs: dict[str, Any], lazy: frozenset[str]) -> None:
         self.network, self.readers = network, network.consumers()
         self.values: dict[str, Any] = {**network.constants, **inputs}
         self.heavy: dict[str, frozenset[int]] = {}
         """By value: the heavy nodes fused into it. Two of them in one kernel would nest their loops."""
-        self.computed: set[str] = set()
+        self.computed: set[str] = set(lazy)
         """Values that hold elementwise work, which a heavy reader would repeat for each of its taps."""
+        for name in lazy:
+            if len(self.readers[name]) > 1:
+                self._write(name)
 
     def outputs(self) -> dict[str, Any]:
         runner = self.network.runner
@@ -133,7 +138,7 @@ class _Run:
         inputs = list(dict.fromkeys(node.inputs))
         if node.op not in ELEMENTWISE:
             for name in inputs:
-                if self._fused(name) or (name in self.computed and node.op not in VIEWS):
+                if self._fused(name) or (name in self.computed and not self._reads_once(node, name)):
                     self._write(name)
             return
         fused = frozenset().union(*map(self._fused, inputs))
@@ -141,6 +146,11 @@ class _Run:
             for name in inputs:
                 if self._fused(name) and self._fused(name) != {max(fused)}:
                     self._write(name)
+
+    def _reads_once(self, node: Node, name: str) -> bool:
+        """Whether `node` reads each element of its input once, so that elementwise work on it can stay open."""
+        is_own = name == node.inputs[0] and node.inputs.count(name) == 1 and len(self.readers[name]) == 1
+        return node.op in VIEWS or (is_own and self.network.copies(node))
 
     def _evaluate(self, node: Node) -> None:
         runner, options = self.network.runner, dict(node.opts)

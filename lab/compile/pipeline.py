@@ -31,11 +31,14 @@ class Pipeline:
 
     def __call__(self, *frames: Any) -> list[Any]:
         """Lazy output tensors for the frames' bytes, each a uint8 Tensor [buffer_bytes]."""
-        pictures = {
-            one.name: prepare(frame).contiguous()  # by rows: three channels are too few for a vector
-            for one, prepare, frame in zip(self.inputs, self.preprocessors, frames, strict=True)
-        }
-        outputs = self.network(pictures)
+        pictures, lazy = {}, set()
+        for one, prepare, frame in zip(self.inputs, self.preprocessors, frames, strict=True):
+            if prepare.is_interleaved:
+                pictures[one.name] = prepare(frame)
+                lazy.add(one.name)
+            else:
+                pictures[one.name] = prepare(frame).contiguous()  # by rows: three channels are too few for a vector
+        outputs = self.network(pictures, frozenset(lazy))
         return [outputs[name].contiguous() for name in self.tensors]
 
 

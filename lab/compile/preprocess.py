@@ -50,6 +50,15 @@ class Preprocessor:
             picture = picture + (self._columns(parts, slice(self.spec.resize[0], None)) - picture) * self._right
         return ((picture - self._mean) * self._inverse_std).unsqueeze(0)
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether the picture lies in the frame as channels last does, so that each value comes from the byte there.
+
+        Then it is best computed where it is first copied. Colour that is mixed, or blended from several taps, is best
+        computed by rows: its vectors lie along them.
+        """
+        return not (self._lerps_rows or self._lerps_columns) and self._taps.is_interleaved
+
     def _columns(self, parts: list[Any], columns: slice) -> Any:
         """Colour at these columns of taps, between the two rows of each. float32 [channels, height, width].
 
@@ -66,6 +75,7 @@ def _unpacker(spec: InputSpec) -> type[_Yuv] | type[_Rgb] | type[_Grey] | type[_
     """What gives the values at the grid of taps: float32 [channels, rows, columns], channels in the tensor's order.
 
     `gathered(frame)` are tensors over the whole grid, in memory or cheap; `colour(parts)` works on any part of them.
+    `is_interleaved`: see `Preprocessor.is_interleaved`.
     """
     fmt = FORMATS[spec.format]
     if spec.demosaic == "bilinear":
@@ -77,6 +87,8 @@ def _unpacker(spec: InputSpec) -> type[_Yuv] | type[_Rgb] | type[_Grey] | type[_
 
 class _Yuv:
     """Luma and nearest chroma, to R'G'B' by range and matrix."""
+
+    is_interleaved = False
 
     def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
         self._parts = [Gather(spec, part, rows, columns) for part in FORMATS[spec.format].components]
@@ -101,11 +113,12 @@ class _Rgb:
         bits = [parts[channel].bits[0] for channel in _channel_order(spec)]
         channels = np.array([one.offset for one in bits])
         row_starts, column_bytes = plane.offset + rows * plane.stride, columns * bits[0].step
-        self._index = SeparableIndex(channels[:, None, None], row_starts[None, :, None], column_bytes[None, None, :])
+        self._index = SeparableIndex(spec.buffer_bytes, row_starts, column_bytes, channels)
+        self.is_interleaved = self._index.is_plain
         self._range = _Levels(spec)
 
     def gathered(self, frame: Any) -> list[Any]:
-        return [self._index.bytes_of(frame)]
+        return [self._index.bytes_of(frame).permute(2, 0, 1)]
 
     def colour(self, parts: list[Any]) -> Any:
         return self._range(parts[0].cast(dtypes.float))
@@ -117,6 +130,7 @@ class _Grey:
     def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
         (part,) = FORMATS[spec.format].components
         self._samples, self._range = Gather(spec, part, rows, columns), _Levels(spec)
+        self.is_interleaved = self._samples.is_plain
 
     def gathered(self, frame: Any) -> list[Any]:
         return [self._range(self._samples(frame).unsqueeze(0))]
@@ -127,6 +141,8 @@ class _Grey:
 
 class _Bayer:
     """A mosaic made R, G and B by `lab.compile.mosaic`."""
+
+    is_interleaved = False
 
     def __init__(self, spec: InputSpec, rows: Indices, columns: Indices) -> None:
         (part,), valid = FORMATS[spec.format].components, spec.stream_format.crop

@@ -170,3 +170,31 @@ def test_channels_are_padded_to_whole_vectors() -> None:
 
     assert [padded_channels(one, 8) for one in (3, 4, 5, 8, 12, 131)] == [3, 4, 8, 8, 16, 136]
     assert [padded_channels(one, 4) for one in (3, 5, 12, 131)] == [3, 8, 12, 132]
+
+
+@pytest.mark.parametrize(("pads", "kernels"), [([1, 1, 1, 1], 2), ([0, 1, 0, 2], 2), ([0, 0, 0, 0], 2)])
+def test_what_makes_a_picture_is_done_where_it_is_first_copied(tmp_path: Path, pads: list[int], kernels: int) -> None:
+    from tinygrad import Tensor  # noqa: PLC0415
+
+    network = rewritten(
+        tmp_path, tiny_model([node("Conv", ["image", "w"], ["result"], pads=pads)], [weights("w", 8, 3, 3, 3)])
+    )
+    pixels = Tensor(np.random.default_rng(5).integers(0, 256, (1, 12, 16, 3), np.uint8)).realize()
+    picture = pixels.permute(0, 3, 1, 2).cast("float32") * 0.25 - 3.0
+    calls = network({"image": picture}, frozenset(("image",)))["result"].schedule_linear().src
+    assert len([call for call in calls if call.src[0].op.name == "SINK"]) == kernels
+    found = network({"image": picture}, frozenset(("image",)))["result"].numpy()
+    expected = network({"image": picture.contiguous().realize()})["result"].numpy()
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()  # summed in the order that memory has
+
+
+def test_a_lazy_picture_with_two_readers_is_computed_once(tmp_path: Path) -> None:
+    from tinygrad import Tensor  # noqa: PLC0415
+
+    nodes = [node("Relu", ["image"], ["r"]), node("Neg", ["image"], ["n"]), node("Conv", ["r", "w"], ["c"]),
+             node("Conv", ["n", "w"], ["d"]), node("Add", ["c", "d"], ["result"])]  # fmt: skip
+    network = rewritten(tmp_path, tiny_model(nodes, [W]))
+    picture = Tensor(np.ones((1, 3, 12, 16), np.float32)).realize().exp()
+    found = network({"image": picture}, frozenset(("image",)))["result"]
+    sources = [call.src[0] for call in found.schedule_linear().src if call.src[0].op.name == "SINK"]
+    assert sum(any(one.op.name in ("EXP2", "EXP") for one in ast.toposort()) for ast in sources) == 1

@@ -63,6 +63,16 @@ def test_little_work_stays_on_one_core() -> None:
     assert not [one for one in chosen(convolution(8, 8, 4, 1)) if one[0] == "THREAD"]
 
 
+def test_a_few_channels_become_whole_vectors_with_the_pixels_beside_them() -> None:
+    from tinygrad import Tensor  # noqa: PLC0415
+
+    from lab.compile.layout import channels_last  # noqa: PLC0415
+
+    picture = channels_last(Tensor(np.ones((1, 3, 48, 64), np.float32)).realize())
+    scale = Tensor(np.ones((1, 3, 1, 1), np.float32)).realize()
+    assert chosen(channels_last(picture * scale))[:2] == [("UPCAST", 0), ("UPCAST", 8)]
+
+
 def test_the_choice_is_the_same_each_time() -> None:
     first = program(convolution(32, 48, 22, 1)).src[2].arg
     assert program(convolution(32, 48, 22, 1)).src[2].arg == first
