@@ -177,6 +177,21 @@ def _peers(service: Service) -> Iterator[Sample]:
             yield {"role": role}, count
 
 
+def _subscriptions(service: Service) -> Iterator[Sample]:
+    for name in service.roster.pipelines:
+        yield {"model": name}, len(service.subscriptions(name))
+
+
+def _missed(service: Service) -> Iterator[Sample]:
+    for name in service.roster.pipelines:
+        yield {"model": name}, sum(one.missed for one in service.subscriptions(name))
+
+
+def _tap_missed(service: Service) -> Iterator[Sample]:
+    for tap in service.context.taps.status():
+        yield {"tap": str(tap["tap"])}, _int(tap["missed"])
+
+
 def _turned_away(service: Service) -> Iterator[Sample]:
     counts = service.server.counts()
     for reason in ("full", "share"):
@@ -298,6 +313,11 @@ def _of_device() -> tuple[Family[Service], ...]:
 def _of_peers() -> tuple[Family[Service], ...]:
     return (
         Family("fenced_peers", _G, "Connected peers, by role.", ("role",), _peers),
+        Family("fenced_subscriptions", _G, "Consumers that are subscribed to a model.", _PER_MODEL, _subscriptions),
+        Family("fenced_results_missed", _G, "Results that its present consumers did not take in time.", _PER_MODEL,
+               _missed),
+        Family("fenced_tap_packets_missed", _G, "Packets that a present recorder did not take in time.", ("tap",),
+               _tap_missed),
         Family("fenced_connections_refused", _C, "Connections closed at once, by reason.", ("reason",), _turned_away),
         Family("fenced_packet_refusals", _C, "Refusals said to peers, by role and code.", ("role", "code"),
                _packet_refusals),

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from abi.packet import RefusalCode
 from client.errors import Refused
-from daemon.metrics import FAMILIES, LEFT_OUT, family_names
+from daemon.metrics import FAMILIES, LEFT_OUT, TEXT_LIMIT_BYTES, family_names
 from daemon.openmetrics import Family, Kind, render
 from lab.exporter.source import FAMILIES as EXPORTER_FAMILIES
 from tests.support.bundles import BundleMaker, TinyModel
@@ -76,6 +76,21 @@ def test_every_family_stands_in_the_answer_with_the_labels_that_its_table_says(
             assert set(sample.labels) - {"le"} == set(family.labels), family.name
         assert found[family.name].type == family.kind.value
         assert found[family.name].documentation.endswith(".")
+
+
+def test_the_text_of_many_models_arrives_in_one_packet_and_says_what_it_left_out(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    models = [TinyModel(name=f"model-{index:02}", streams=(f"stream-{index:02}",)) for index in range(12)]
+    bundles = [maker.write(model) for model in models]
+    with DaemonThread(tmp_path, bundles, maker) as daemon, daemon.control() as control:
+        text = control.metrics()
+    found = parsed(text)
+    assert len(text.encode()) <= TEXT_LIMIT_BYTES
+    missing = set(family_names()) - set(found)
+    assert value(found, LEFT_OUT) == len(missing) > 0
+    assert missing <= {f"fenced_{name}_seconds" for name in ("latency", "queue", "run", "publish")}
+    assert len(found["fenced_published"].samples) == len(models)
 
 
 def test_a_text_that_would_not_fit_into_a_packet_loses_whole_families_and_says_how_many() -> None:
