@@ -1,6 +1,7 @@
 """What a cost does while one thing grows: points beside a peer's, and a line through them whose slope has a name.
 
-The line is least squares over the medians, so the largest sizes decide it; its start is what is paid whatever the size.
+The line is least squares over the lower quartiles, which the machine's other work touches least. The largest sizes
+decide it; its start is what is paid whatever the size.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Point:
-    """Samples at one size, in ns: ours by median and quartiles, the peer's by median."""
+    """Samples at one size, in ns: ours by median and quartiles, the peer's by median and lower quartile."""
 
     size: float
     ours: float
     low: float
     high: float
     theirs: float
+    their_low: float
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,14 @@ Samples = tuple[Sequence[float], Sequence[float]]
 
 
 def make_curve(name: str, unit: str, found: Mapping[float, Samples], *, cost: str, peer: str, note: str = "") -> Curve:
-    """A curve from the samples (ours, the peer's) at each size: at least two sizes, and two of ours at each."""
+    """A curve from the samples (ours, the peer's) at each size: at least two sizes, and two of each side at each."""
     points = []
     for size, (ours, theirs) in sorted(found.items()):
         low, middle, high = statistics.quantiles(ours, n=4)
-        points.append(Point(size, middle, low, high, statistics.median(theirs)))
+        their_low, their_middle, _ = statistics.quantiles(theirs, n=4)
+        points.append(Point(size, middle, low, high, their_middle, their_low))
     sizes = [one.size for one in points]
-    mine, other = fit(sizes, [one.ours for one in points]), fit(sizes, [one.theirs for one in points])
+    mine, other = fit(sizes, [one.low for one in points]), fit(sizes, [one.their_low for one in points])
     return Curve(name, unit, cost, peer, tuple(points), mine, other, note)
 
 

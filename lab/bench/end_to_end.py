@@ -1,6 +1,6 @@
 """End to end less kernels at 20 Hz: from a frame's submission to its result in hand, beside the openpilot way.
 
-Ours: the lane model served by the daemon, the frame in a slot of shared memory, the result read by a consumer. The
+Ours: the model served by the daemon, the frame in a slot of shared memory, the result read by a consumer. The
 peer: a process as openpilot's modeld is one, which unpickles the same model's captured TinyJit, takes a packet for each
 frame, makes a tensor of the numpy view over shared memory, calls the JIT, and sends what `.numpy()` gives. Pipeline,
 compiled kernels and the one thread are the same on both sides. From each is taken what its own kernels took: ours as
@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pickle
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -27,69 +28,92 @@ from numpy.typing import NDArray
 
 from hal.memory import create_sealed
 from lab.bench.dispatch import open_bench_target
+from lab.bench.kernels import subjects
 from lab.bench.row import Row, make_row
-from lab.bench.served import MODEL, SPEC, STREAM
+from lab.bench.served import SPEC
 from lab.compile.compiler import compile_spec
 from lab.compile.model import load_model
 from lab.compile.spec_toml import load_spec
 from lab.compile.target import open_target
 from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.served import as_camera, read_model
 from lab.replay.drive import Drive, outputs_bytes, pace
-from lab.replay.source import RoadSource
 from lab.sign.throwaway import sign_throwaway
 
 RATE_HZ, FRAMES, WARM_UP = 20.0, 200, 10
 REACH = 5.0
 PEER = "unpickle, numpy in, TinyJit, .numpy()"
+STREAM = "road"
+_LANE = SPEC.with_name("lane.onnx")
+RESULT_BYTES = 1 << 20
 _START_S = 120.0
-_ANSWER = struct.Struct("<q")
+_ANSWER = struct.Struct("<qq")
 Pixels = NDArray[np.uint8]
+Taken = tuple[int, int]
+"""ns of a frame, and of them in kernels."""
+Peer = Callable[[], tuple[int, int, bytes]]
+"""Gives the peer one frame: ns until its answer was read, ns of them in kernels, the values' bytes."""
 
 
-def run(folder: Path, frames: int = FRAMES, vehicle: Path = VEHICLE) -> list[Row]:
-    """One row of `frames` frames on each side, in turn. Raises RuntimeError where the two compute different results."""
-    folder.mkdir(parents=True, exist_ok=True)
-    spec, bundle, pickled = _one_thread(folder), folder / "lane.fenced", folder / "lane.pickle"
-    compile_spec(spec, bundle)
+def run(folder: Path, models: Path | None = None, frames: int = FRAMES, vehicle: Path = VEHICLE) -> list[Row]:
+    """A row of `frames` frames on each side, in turn, for the lane model and for the public ones in folder `models`.
+
+    Raises RuntimeError where the two sides compute different results.
+    """
+    rows = []
+    for subject in subjects(models):
+        spec = folder / subject.name / "spec.toml"
+        spec.parent.mkdir(parents=True)
+        spec.write_text(_lane_text() if subject.path == _LANE else subject.spec(threads=1))
+        rows.append(_row(spec, subject.name, frames, vehicle))
+    return rows
+
+
+def _lane_text() -> str:
+    """The lane example's spec for one thread: tinygrad's CPU device runs a kernel's cores one after another."""
+    text = SPEC.read_text().replace("threads = 2", "threads = 1")
+    return text.replace('"lane.onnx"', f'"{_LANE}"')
+
+
+def _row(spec: Path, name: str, frames: int, vehicle: Path) -> Row:
+    bundle, pickled = spec.with_suffix(".fenced"), spec.with_suffix(".pickle")
+    launches = len(compile_spec(spec, bundle).launches)
     pickle_jit(spec, pickled)
-    root = sign_throwaway(bundle, folder)
-    source = RoadSource(seed=7)
-    picture = np.zeros(source.format.buffer_bytes, np.uint8)
-    source.fill(picture, 0)
-    ours, theirs, kernels = [], [], ([], [])  # type: ignore[var-annotated]
+    root = sign_throwaway(bundle, spec.parent)
+    model = read_model(bundle)
+    stream_format = as_camera(model.streams[STREAM])
+    picture = np.random.default_rng(1).integers(0, 256, stream_format.buffer_bytes, np.uint8)
     with (
-        DaemonProcess(folder / "daemon", [bundle], root, [STREAM], vehicle=vehicle) as daemon,
-        Drive(daemon.sockets, STREAM, source.format, MODEL) as drive,
+        DaemonProcess(spec.parent / "daemon", [bundle], root, [STREAM], vehicle=vehicle) as daemon,
+        Drive(daemon.sockets, STREAM, stream_format, model.name) as drive,
         modeld(pickled, picture) as peer,
     ):
-        start_s = time.monotonic()
-        for index in range(-WARM_UP, frames):
-            pace(start_s, 2 * (index + WARM_UP), 2 * RATE_HZ)
-            outcome = drive.step(lambda pixels: np.copyto(pixels, picture), index + WARM_UP + 1)
-            took_ns = time.monotonic_ns() - outcome.sof_ns
-            if outcome.delivery is None:
-                raise RuntimeError(f"frame {index} did not run: {outcome.status}")
-            receipt = outcome.delivery.receipt
-            pace(start_s, 2 * (index + WARM_UP) + 1, 2 * RATE_HZ)
-            peer_ns, peer_kernels_ns, values = peer()
-            if values != outputs_bytes(outcome.delivery):
-                raise RuntimeError("the two sides compute different results")
-            if index >= 0:
-                kernels[0].append(receipt.completed_ns - receipt.started_ns)
-                kernels[1].append(peer_kernels_ns)
-                ours.append(took_ns - kernels[0][-1])
-                theirs.append(peer_ns - peer_kernels_ns)
-    mine_us, other_us = (np.median(one) / 1000 for one in kernels)
-    note = f"lane model, one thread, {frames} frames; kernels {mine_us:.0f} µs and {other_us:.0f} µs are not in it"
-    return [make_row(f"end to end, {RATE_HZ:g} Hz", ours, theirs, PEER, reach=REACH, note=note)]
+        ours, theirs = _alternate(drive, peer, picture, frames)
+    mine_us, other_us = (statistics.median(one[1] for one in side) / 1000 for side in (ours, theirs))
+    mine, other = ([took - kernels for took, kernels in side] for side in (ours, theirs))
+    note = f"{launches} launches, one thread, {frames} frames; kernels {mine_us:.0f} µs and {other_us:.0f} µs taken off"
+    return make_row(f"end to end, {name}, {RATE_HZ:g} Hz", mine, other, PEER, reach=REACH, note=note)
 
 
-def _one_thread(folder: Path) -> Path:
-    """The lane example's spec for one thread: tinygrad's CPU device runs a kernel's cores one after another."""
-    path = folder / "lane.toml"
-    text = SPEC.read_text().replace("threads = 2", "threads = 1")
-    path.write_text(text.replace('"lane.onnx"', f'"{SPEC.with_name("lane.onnx")}"'))
-    return path
+def _alternate(drive: Drive, peer: Peer, picture: Pixels, frames: int) -> tuple[list[Taken], list[Taken]]:
+    """Both sides in turn, each at RATE_HZ, after WARM_UP frames of each."""
+    ours: list[Taken] = []
+    theirs: list[Taken] = []
+    start_s = time.monotonic()
+    for index in range(WARM_UP + frames):
+        pace(start_s, 2 * index, 2 * RATE_HZ)
+        outcome = drive.step(lambda pixels: np.copyto(pixels, picture), index + 1)
+        took_ns = time.monotonic_ns() - outcome.sof_ns
+        if outcome.delivery is None:
+            raise RuntimeError(f"frame {index} did not run: {outcome.status}")
+        receipt = outcome.delivery.receipt
+        pace(start_s, 2 * index + 1, 2 * RATE_HZ)
+        peer_ns, peer_kernels_ns, values = peer()
+        if values != outputs_bytes(outcome.delivery):
+            raise RuntimeError("the two sides compute different results")
+        ours.append((took_ns, receipt.completed_ns - receipt.started_ns))
+        theirs.append((peer_ns, peer_kernels_ns))
+    return ours[WARM_UP:], theirs[WARM_UP:]
 
 
 def pickle_jit(spec_path: Path, path: Path) -> None:
@@ -111,10 +135,11 @@ def pickle_jit(spec_path: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def modeld(pickled: Path, picture: Pixels) -> Iterator[Callable[[], tuple[int, int, bytes]]]:
-    """The peer's process. What is yielded gives it one frame: ns until the answer, ns in kernels, the values' bytes."""
-    descriptor = create_sealed("bench-frame", picture.nbytes)
-    frame: Pixels = np.frombuffer(mmap.mmap(descriptor, picture.nbytes), np.uint8)
+def modeld(pickled: Path, picture: Pixels) -> Iterator[Peer]:
+    """The peer's process: frame and result in shared memory, a packet each way."""
+    descriptor = create_sealed("bench-modeld", picture.nbytes + RESULT_BYTES)
+    shared: Pixels = np.frombuffer(mmap.mmap(descriptor, picture.nbytes + RESULT_BYTES), np.uint8)
+    frame, result = shared[: picture.nbytes], shared[picture.nbytes :]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = multiprocessing.get_context("spawn").Process(
         target=_serve, args=(theirs, pickled, os.getpid(), descriptor, picture.nbytes), daemon=True
@@ -126,11 +151,12 @@ def modeld(pickled: Path, picture: Pixels) -> Iterator[Callable[[], tuple[int, i
         np.copyto(frame, picture)
         sent_ns = time.monotonic_ns()
         ours.send(b"frame")
-        answer = ours.recv(4096)
-        took_ns = time.monotonic_ns() - sent_ns
+        answer = ours.recv(_ANSWER.size)
         if not answer:
             raise RuntimeError("the peer's process ended")
-        return took_ns, _ANSWER.unpack_from(answer)[0], answer[_ANSWER.size :]
+        kernels_ns, size_bytes = _ANSWER.unpack(answer)
+        values = bytes(result[:size_bytes])
+        return time.monotonic_ns() - sent_ns, kernels_ns, values
 
     try:
         ours.settimeout(_START_S)
@@ -149,7 +175,8 @@ def modeld(pickled: Path, picture: Pixels) -> Iterator[Callable[[], tuple[int, i
 def _serve(end: socket.socket, pickled: Path, pid: int, descriptor: int, frame_bytes: int) -> None:
     """The loop of a modeld: until the other end closes."""
     with open(f"/proc/{pid}/fd/{descriptor}", "r+b") as file, open_bench_target("cpu").context():
-        frame: Pixels = np.frombuffer(mmap.mmap(file.fileno(), frame_bytes), np.uint8)
+        shared: Pixels = np.frombuffer(mmap.mmap(file.fileno(), frame_bytes + RESULT_BYTES), np.uint8)
+        frame, result = shared[:frame_bytes], shared[frame_bytes:]
         from tinygrad import Tensor  # noqa: PLC0415 (after the compiler's environment is set)
 
         jit = pickle.loads(pickled.read_bytes())
@@ -158,8 +185,10 @@ def _serve(end: socket.socket, pickled: Path, pid: int, descriptor: int, frame_b
         while end.recv(64):
             kernels_ns[0] = 0
             outputs = jit(Tensor(frame).to(None).contiguous().realize())
-            values = b"".join(one.numpy().tobytes() for one in outputs)
-            end.send(_ANSWER.pack(kernels_ns[0]) + values)
+            values = [one.numpy().reshape(-1).view(np.uint8) for one in outputs]
+            size_bytes = sum(one.size for one in values)
+            np.concatenate(values, out=result[:size_bytes])
+            end.send(_ANSWER.pack(kernels_ns[0], size_bytes))
 
 
 def _count_kernel_time(jit: Any) -> list[int]:

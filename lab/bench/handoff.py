@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lab.bench import peers
 from lab.bench.accepted import NotingVehicle
 from lab.bench.corner import corner_format, served_corners
-from lab.bench.row import Row, make_row, quantile
+from lab.bench.row import Row, block_ratios, make_row, quantile
 from lab.hil.daemon import VEHICLE
 from lab.replay.drive import Drive, pace
 
@@ -97,7 +97,8 @@ def _rows(rate_hz: float, ours_ns: Sequence[int], peer: str, theirs_ns: Sequence
         reach = REACH if share == 0.5 and peer.startswith("SEQPACKET") else 0.0
         rows.append(Row(f"hand-off {text}, {rate_hz:g} Hz", mine, other, "ns", peer, other / mine,
                         (high - low) / quantile(ours_ns, 0.5), reach,
-                        f"submit → accepted, 1928×1208 NV12, {len(ours_ns)} frames; 0 bytes copied"))  # fmt: skip
+                        f"submit → accepted, 1928×1208 NV12, {len(ours_ns)} frames; 0 bytes copied",
+                        block_ratios(ours_ns, theirs_ns) if share == 0.5 else ()))  # fmt: skip
     return rows
 
 

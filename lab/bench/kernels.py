@@ -75,10 +75,10 @@ class Subject:
     height: int
     outputs: tuple[str, ...]
 
-    def spec(self) -> str:
+    def spec(self, threads: int = THREADS) -> str:
         """The text of a spec that feeds it RGB24 frames of its own size."""
         text = _SPEC.format(
-            name=self.name.lower(), source=self.path.resolve(), threads=THREADS, input=self.input, width=self.width,
+            name=self.name.lower(), source=self.path.resolve(), threads=threads, input=self.input, width=self.width,
             height=self.height,
         )  # fmt: skip
         return text + "".join(_OUTPUT.format(one) for one in self.outputs)

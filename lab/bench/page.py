@@ -62,8 +62,9 @@ def _cells(row: Row) -> tuple[object, ...]:
     good = reached(row)
     ratio = Mark(f"{row.ratio:.2f}×", "none" if good is None else "good" if good else "bad")
     asked = f"≥ {row.reach:.2f}×" if row.reach else ""
-    return (row.name, row.peer, quantity(row.ours, row.unit), quantity(row.theirs, row.unit), ratio, ratio_range(row),
-            asked, f"{row.load:.1f}", row.bench)  # fmt: skip
+    numbers = (quantity(row.ours, row.unit), quantity(row.theirs, row.unit), ratio, ratio_range(row), asked)
+    shown = (one if isinstance(one, Mark) else Mark(one, "number") for one in numbers)
+    return (row.name, row.peer, *shown, f"{row.load:.1f}", Mark(row.bench, "number"))
 
 
 def _starts(curve: Curve) -> str:
@@ -125,7 +126,9 @@ def _curve(axes: Axes, curve: Curve) -> None:
     spread = ([(one.ours - one.low) / scale for one in curve.points],
               [(one.high - one.ours) / scale for one in curve.points])  # fmt: skip
     theirs = [one.theirs / scale for one in curve.points]
-    axes.errorbar(sizes, ours, yerr=spread, fmt="o", color=INK, markersize=4, capsize=2, label="ours, and quartiles")
+    axes.errorbar(
+        sizes, ours, yerr=spread, fmt="o", color=INK, markersize=4, capsize=2, label="ours: median, quartiles"
+    )
     axes.plot(sizes, theirs, "s", color=ORANGE, markersize=4, label=curve.peer)
     for line, colour in ((curve.ours, INK), (curve.theirs, ORANGE)):
         axes.plot(sizes, [line.at(size) / scale for size in sizes], color=colour, linewidth=1, alpha=0.6)

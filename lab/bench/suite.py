@@ -52,7 +52,7 @@ ROWS: dict[str, Callable[[Setting], list[Row]]] = {
     "dispatch": lambda _: _room("dispatch").run(),
     "dispatch-opencl": lambda _: _dispatch("opencl"),
     "dispatch-hcq": lambda _: _dispatch("hcq"),
-    "end-to-end": lambda at: _room("end_to_end").run(at.folder),
+    "end-to-end": lambda at: _room("end_to_end").run(at.folder, at.models),
     "guard": lambda at: _room("guard").run(at.folder),
     "handoff": lambda at: _room("handoff").run(at.folder),
     "jitter": lambda at: _room("jitter").run(at.folder),
@@ -80,7 +80,7 @@ WIDTH = 180
 def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | None = None, repeat: int = 1) -> int:
     """Run the named benchmarks, or all, in `folder`, which is made anew. Returns an exit code: 1 where one failed.
 
-    models: the folder with the public models of `kernels`. repeat: how often rows are measured; curves are once.
+    models: the folder with the public models. repeat: how often rows are measured; curves are once.
     """
     unknown = set(names) - {*ROWS, *CURVES}
     if unknown:

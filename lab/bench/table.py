@@ -49,6 +49,8 @@ def quantity(value: float, unit: str) -> str:
         return f"{value:.1f}"
     if unit == "KiB":
         return f"{value / 1024:.1f} MiB"
+    if value >= 1e9:
+        return f"{value / 1e9:.2f} s"
     return f"{value / 1e6:.2f} ms" if value >= 1e6 else f"{value / 1000:.1f} µs"
 
 

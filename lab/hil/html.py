@@ -18,11 +18,12 @@ h1{{font-size:1.5rem;margin-bottom:.3rem}}h2{{font-size:1.1rem;margin-top:2rem}}
 td,th{{padding:.25rem .8rem .25rem 0;text-align:left;border-bottom:1px solid #dde3ea;vertical-align:top}}
 th{{font-weight:600}}td:first-child{{white-space:nowrap}}td:nth-child(2){{min-width:8rem}}td{{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}}
 .good{{color:{GOOD};font-weight:600;white-space:nowrap}}.bad{{color:{BAD};font-weight:600;white-space:nowrap}}
-.none{{color:{PALE};white-space:nowrap}}.verdict{{font-size:1.1rem}}svg{{max-width:100%;height:auto;margin:.5rem 0}}"""
+.none{{color:{PALE};white-space:nowrap}}.number{{white-space:nowrap}}
+.verdict{{font-size:1.1rem}}svg{{max-width:100%;height:auto;margin:.5rem 0}}"""
 
 
 class Mark(str):
-    """A verdict in a table's cell, coloured by its kind: good, bad or none."""
+    """A verdict in a table's cell, coloured by its kind: good, bad or none; or a number, which no line breaks."""
 
     kind: str
 

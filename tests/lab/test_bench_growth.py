@@ -65,7 +65,7 @@ def test_streams_and_consumers_are_measured_at_every_count(
 @slow
 def test_end_to_end_both_sides_give_the_same_values(vehicle: Path, tmp_path: Path) -> None:
     (row,) = end_to_end.run(tmp_path, frames=4, vehicle=vehicle)
-    assert row.name == "end to end, 20 Hz"
+    assert row.name == "end to end, lane, 20 Hz"
     assert row.peer == "unpickle, numpy in, TinyJit, .numpy()"
     assert min(row.ours, row.theirs) > 0
 

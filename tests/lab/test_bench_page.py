@@ -28,7 +28,7 @@ FREE = replace(GOOD, name="free one", reach=0.0, ratios=(), unit="KiB")
 
 def line_curve(name: str = "launches") -> Curve:
     """Ours costs 5 µs and 40 ns a launch, the peer 60 µs a launch."""
-    found = {size: ([4_990.0 + 40 * size, 5_000.0 + 40 * size, 5_010.0 + 40 * size], [60_000.0 * size])
+    found = {size: ([at + 40.0 * size for at in (5_000, 5_010, 5_020)], [60_000.0 * size, 60_000.0 * size])
              for size in (1000, 1, 10, 100)}  # fmt: skip
     return replace(
         make_curve(name, "launch", found, cost="submit to fence", peer="TinyJit", note="a thread"), bench="g"
@@ -44,7 +44,7 @@ def test_a_line_is_found_with_its_slope_and_its_start() -> None:
     assert curve.ours.slope == pytest.approx(40)
     assert curve.ours.start == pytest.approx(5000)
     assert curve.theirs.at(7) == pytest.approx(7 * 60_000)
-    assert (curve.points[0].low, curve.points[0].high) == (5_030, 5_050)
+    assert (curve.points[0].low, curve.points[0].ours, curve.points[0].high) == (5_040, 5_050, 5_060)
 
 
 @pytest.mark.parametrize(("costs", "r2"), [([1.0, 2.0, 3.0], 1.0), ([5.0, 5.0, 5.0], 1.0), ([1.0, 0.0, 1.0], 0.0)])
