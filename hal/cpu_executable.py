@@ -34,8 +34,10 @@ class CpuExecutable(LoadedModule):
     def __init__(self, module: Module, admission: Admission, options: DeviceOptions, lock: MemoryLock | None) -> None:
         super().__init__(module, admission, _ALIGN_BYTES, partial(_zeroed, options))
         self._options = options
-        self._library: ctypes.CDLL | None = _load_code(module.code)
+        self._descriptor = seal_copy("fenced-code", module.code, executable=True)
+        self._library: ctypes.CDLL | None = None
         try:
+            self._library = _map_code(self._descriptor)
             self._set_up(lock)
         except BaseException:
             self._close_code()
@@ -99,6 +101,9 @@ class CpuExecutable(LoadedModule):
         if self._library is not None:
             _ctypes.dlclose(self._library._handle)
             self._library = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _resolve(self) -> None:
         missing = [name for name in RUNTIME_SYMBOLS if not hasattr(self._calls, name)]
@@ -132,10 +137,11 @@ class CpuExecutable(LoadedModule):
     def _shims(self, library: ctypes.CDLL) -> list[int]:
         addresses = []
         for program in self.graph.programs:
-            function = getattr(library, program.symbol, None)
-            if function is None:
+            try:
+                function = library[program.symbol]  # not by attribute: a symbol may be called as one of CDLL's own
+            except AttributeError:
                 raise HalError(HalCode.CODE, f"the code has no kernel {program.symbol!r}",
-                               todo="compile the model again")  # fmt: skip
+                               todo="compile the model again") from None  # fmt: skip
             addresses.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
         return addresses
 
@@ -166,14 +172,14 @@ class CpuExecutable(LoadedModule):
         enter(address, worker)
 
 
-def _load_code(code: memoryview) -> ctypes.CDLL:
-    descriptor = seal_copy("fenced-code", code, executable=True)
+def _map_code(descriptor: int) -> ctypes.CDLL:
+    """The sealed code as a library. The descriptor stays open for as long as it is mapped: the loader knows objects by
+    their path, and would take what another module's number names for this one.
+    """
     try:
         return ctypes.CDLL(f"/proc/self/fd/{descriptor}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
         raise HalError(HalCode.CODE, "the code cannot be mapped", found=str(error), todo="compile again") from error
-    finally:
-        os.close(descriptor)
 
 
 def _zeroed(options: DeviceOptions, size_bytes: int) -> Mapping:

@@ -122,12 +122,12 @@ def graph(threads: int = 2, budget_ns: int = 5_000_000_000) -> Graph:
 
 
 @cache
-def code() -> bytes:
+def code(kernels: tuple[Kernel, ...] = KERNELS) -> bytes:
     """The kernels linked for the machine that runs the tests."""
     import platform  # noqa: PLC0415
 
     arch = platform.machine()
-    return link(KERNELS, arch=arch, cpu={"x86_64": "x86_64_v2", "aarch64": "generic"}[arch])
+    return link(kernels, arch=arch, cpu={"x86_64": "x86_64_v2", "aarch64": "generic"}[arch])
 
 
 def module(threads: int = 2, budget_ns: int = 5_000_000_000, driver: str = "cpu") -> Module:

@@ -44,9 +44,10 @@ def cpu() -> Iterator[CpuAccelerator]:
 class Loaded:
     """The subject on a device, with one frame, one aux value and one output bound to an entrypoint."""
 
-    def __init__(self, cpu: CpuAccelerator, entrypoint: int, threads: int = 2) -> None:
+    def __init__(self, cpu: CpuAccelerator, entrypoint: int, threads: int = 2, code: memoryview | None = None) -> None:
         self.cpu = cpu
-        self.executable: CpuExecutable = cpu.load(subject.module(threads))
+        module = subject.module(threads)
+        self.executable: CpuExecutable = cpu.load(module if code is None else replace(module, code=code))
         self.bindings: Bindings = self.executable.bindings(entrypoint)
         self.frame = cpu.allocate("frame", subject.COUNT)
         self.output = cpu.allocate("output", subject.OUT_BYTES)
@@ -194,6 +195,30 @@ def test_several_modules_live_beside_each_other(cpu: CpuAccelerator) -> None:
     cpu.unload(one.executable)
     assert (two.run() == 2).all()
     assert refusal(lambda: cpu.unload(one.executable)).code is HalCode.BINDING
+
+
+def test_code_is_not_taken_for_another_modules_when_its_descriptor_has_that_ones_number(
+    cpu: CpuAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a camera connects while the first module is loaded, and leaves before the second is."""
+    connected: list[int] = []
+    eventfd = os.eventfd
+
+    def beside(*given: int) -> int:
+        connected.append(os.dup(0))
+        return eventfd(*given)
+
+    monkeypatch.setattr(os, "eventfd", beside)
+    first = Loaded(cpu, subject.RUN)
+    monkeypatch.undo()
+    for descriptor in connected:
+        os.close(descriptor)
+    widen = subject.KERNELS[0]
+    doubles = replace(widen, source=widen.source.replace("= a[i]", "= 2 * a[i]"))
+    second = Loaded(cpu, subject.RUN, code=memoryview(subject.code((doubles, *subject.KERNELS[1:]))))
+    for loaded, wanted in ((first, 10 - 7), (second, 2 * 10 - 7)):  # the launches add 1, 2 and -10
+        loaded.frame.mapping.array[:] = 10
+        assert (loaded.run() == wanted).all()
 
 
 def test_memory_is_counted(cpu: CpuAccelerator) -> None:

@@ -13,6 +13,19 @@ from hal.elf import MAX_SYMBOLS, CodeError, check_code
 from tests.support.elf import PT_DYNAMIC, PT_INTERP, PT_LOAD, PT_TLS, TEXT_AT, TEXT_BYTES, Elf, R, W, X
 
 NAMES = ("w0", "w1")
+FLAGS_1 = 0x6FFFFFFB
+DOES_MORE = "has a symbol 'w0' that does more than name a place (type and binding"
+NOT_AS_IT_STANDS = "has a segment that cannot be mapped as it stands in the file"
+SHARED = "has segments that share pages or are out of order"
+LEADS_OUT = "has a hash table that leads out of its symbols"
+
+
+def gnu_hash(
+    begun: list[int], chains: list[int], first: int = 1, buckets: int | None = None, blooms: int | None = None
+) -> bytes:
+    """A GNU hash table with one filter word: where each chain begins, and a word a symbol from `first` on."""
+    head = (len(begun) if buckets is None else buckets, first, 1 if blooms is None else blooms, 6)
+    return struct.pack(f"<4IQ{len(begun)}I{len(chains)}I", *head, 0, *begun, *chains)
 
 
 def refusal(elf: Elf | bytes, symbols: tuple[str, ...] = NAMES, arch: str = "x86_64") -> str:
@@ -26,6 +39,15 @@ def test_an_object_with_every_symbol_is_accepted() -> None:
     check_code(memoryview(Elf(NAMES).build()), "x86_64", NAMES)
     check_code(memoryview(Elf(NAMES, machine=183).build()), "aarch64", NAMES)
     check_code(memoryview(Elf(NAMES, symbol_address=TEXT_AT + TEXT_BYTES - 1).build()), "x86_64", NAMES)
+    check_code(memoryview(Elf(NAMES, hash_words=[1, 0, 2, 0]).build()), "x86_64", NAMES)
+    check_code(memoryview(Elf(NAMES, gnu_hash=gnu_hash([1, 0, 2], [1, 1])).build()), "x86_64", NAMES)
+    check_code(memoryview(Elf(NAMES, gnu_hash=gnu_hash([0], [], first=3)).build()), "x86_64", NAMES)
+    check_code(memoryview(Elf(NAMES, extra_tags=[(30, 8), (FLAGS_1, 1)]).build()), "x86_64", NAMES)
+    check_code(memoryview(Elf(NAMES, load_memory_bytes=TEXT_AT).build()), "x86_64", NAMES)
+
+
+def test_an_object_without_symbols_exports_none() -> None:
+    assert refusal(Elf((), chain=0, hash_words=[0])) == "exports no function 'w0' in executable pages"
 
 
 @pytest.mark.parametrize(
@@ -46,15 +68,40 @@ def test_an_object_with_every_symbol_is_accepted() -> None:
         (Elf(NAMES, without_tags=[4]), "has no readable symbol table (DT_HASH, DT_SYMTAB, DT_STRTAB)"),
         (Elf(NAMES, without_tags=[11]), "has no readable symbol table (DT_HASH, DT_SYMTAB, DT_STRTAB)"),
         (Elf(NAMES, symbol_entry_bytes=16), "has no readable symbol table (DT_HASH, DT_SYMTAB, DT_STRTAB)"),
-        (Elf(NAMES, chain=MAX_SYMBOLS + 1), f"has {MAX_SYMBOLS + 1} symbols, at most {MAX_SYMBOLS}"),
+        (Elf(NAMES, chain=MAX_SYMBOLS + 1), f"has {MAX_SYMBOLS + 1} symbols in 1 chains, at most {MAX_SYMBOLS}"),
         (Elf(NAMES, symbol_section=0), "leaves 'w0' undefined"),
         (Elf(NAMES, symbol_type=1), "exports no function 'w0' in executable pages"),
-        (Elf(NAMES, symbol_type=10), "exports no function 'w0' in executable pages"),
+        (Elf(NAMES, symbol_type=10), f"{DOES_MORE} 0x1a)"),
+        (Elf(NAMES, symbol_type=6), f"{DOES_MORE} 0x16)"),
+        (Elf(NAMES, binding=10), f"{DOES_MORE} 0xa2)"),
+        (Elf(NAMES, binding=3), f"{DOES_MORE} 0x32)"),
+        (Elf(NAMES, symbol_section=0xFF00), "exports no function 'w0' in executable pages"),
+        (Elf((*NAMES, "w0")), "has two symbols 'w0'"),
         (Elf(NAMES, symbol_address=64), "exports no function 'w0' in executable pages"),
         (Elf(NAMES, symbol_address=TEXT_AT + TEXT_BYTES), "exports no function 'w0' in executable pages"),
         (Elf(NAMES, text_flags=R), "exports no function 'w0' in executable pages"),
         (Elf(("w0",)), "exports no function 'w1' in executable pages"),
-        (Elf(NAMES, tags={6: 0x90000}), "points at 0x90000, which no segment holds"),
+        (Elf(NAMES, tags={6: 0x90000}), "points at 72 bytes at 0x90000, which no segment holds"),
+        (Elf(NAMES, extra_tags=[(14, 1)]), "states dynamic tag 0xe as 0x1, which the lab's linker does not"),
+        (Elf(NAMES, extra_tags=[(30, 0x18)]), "states dynamic tag 0x1e as 0x18, which the lab's linker does not"),
+        (Elf(NAMES, extra_tags=[(FLAGS_1, 0x9)]),
+         f"states dynamic tag {FLAGS_1:#x} as 0x9, which the lab's linker does not"),
+        (Elf(NAMES, extra_segments=[(PT_DYNAMIC, R)]), "has two dynamic sections"),
+        (Elf(NAMES, dynamic_shift=-16), "has a dynamic section that is not where its address says"),
+        (Elf(NAMES, dynamic_shift=16), "points at 96 bytes at 0x1d0, which no segment holds"),
+        (Elf(NAMES, load_memory_bytes=64), NOT_AS_IT_STANDS),
+        (Elf(NAMES, text_offset=TEXT_AT - 8), NOT_AS_IT_STANDS),
+        (Elf(NAMES, text_address=0), SHARED),
+        (Elf(NAMES, load_memory_bytes=TEXT_AT + 1), SHARED),
+        (Elf(NAMES, hash_words=[3, 0, 0, 0]), LEADS_OUT),
+        (Elf(NAMES, hash_words=[1, 0, 0, 3]), LEADS_OUT),
+        (Elf(NAMES, gnu_hash=gnu_hash([1], [0, 0])), LEADS_OUT),
+        (Elf(NAMES, gnu_hash=gnu_hash([3], [0, 1])), LEADS_OUT),
+        (Elf(NAMES, gnu_hash=gnu_hash([1], [1], first=2)), LEADS_OUT),
+        (Elf(NAMES, gnu_hash=gnu_hash([1], [0, 1], buckets=MAX_SYMBOLS + 1)),
+         f"has {MAX_SYMBOLS + 1} chains and 1 filters, at most {MAX_SYMBOLS}"),
+        (Elf(NAMES, gnu_hash=gnu_hash([1], [0, 1], blooms=MAX_SYMBOLS + 1)),
+         f"has 1 chains and {MAX_SYMBOLS + 1} filters, at most {MAX_SYMBOLS}"),
         (Elf(NAMES, tags={10: 1}), "the object is cut off or its tables point outside it"),
     ],
 )  # fmt: skip
