@@ -80,11 +80,16 @@ $(VEHICLE)/stamp: $(VEHICLE)/packages $(VEHICLE_SOURCES)
 	$(VEHICLE)/bin/python -m pip --disable-pip-version-check -q install --no-deps --force-reinstall build/wheel/fenced-*.whl
 	touch $@
 
+# Ray, for `fenced-lab replay --ray` and its tests: 80 MB that nothing else needs.
+ray: $(VENV)/stamp
+	$(PIP) install --require-hashes -r lab/requirements-ray.txt
+
 # New pins, with hashes, from the ranges in the two pyproject files. Needs `pip install uv` once.
 LOCK := uv pip compile --universal --generate-hashes --python-version 3.11 --no-header --quiet
 lock:
 	$(LOCK) pyproject.toml -o requirements.txt
 	$(LOCK) lab/pyproject.toml --extra dev --extra bench --no-emit-package fenced -o lab/requirements.txt
+	echo 'ray>=2.40' | $(LOCK) - -c lab/requirements.txt -o lab/requirements-ray.txt
 
 clean:
 	rm -rf $(VENV) build dist out *.egg-info lab/*.egg-info .mypy_cache .ruff_cache .pytest_cache mutants

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Final
 
-__all__ = ["count", "rate_hz", "rate_hz_or_0", "seconds", "tolerance"]
+__all__ = ["count", "count_or_0", "rate_hz", "rate_hz_or_0", "seconds", "tolerance"]
 
 MAX_COUNT: Final = 1_000_000_000
 MAX_RATE_HZ: Final = 10_000
@@ -18,6 +18,11 @@ def count(text: str) -> int:
     if not 1 <= value <= MAX_COUNT or value != int(value):
         raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MAX_COUNT}, found {text!r}")
     return int(value)
+
+
+def count_or_0(text: str) -> int:
+    """How many: an integer of 0 or more."""
+    return 0 if _finite(text) == 0 else count(text)
 
 
 def rate_hz(text: str) -> float:

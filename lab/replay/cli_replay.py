@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
-from abi.messages import OpenStream, decode
-from abi.packet import Kind
 from lab import numbers
-from lab.hil.daemon import DaemonProcess
+from lab.replay import cli_batch
 from lab.replay.compare import Comparison, Tolerance, Tolerances
-from lab.replay.drive import sockets_of
-from lab.replay.log import LogReader
-from lab.replay.played import Start, owner
-from lab.replay.realtime import replay_in_real_time
+from lab.replay.played import Start
 from lab.replay.record import counted
 from lab.replay.refusal import LogRefusal, LogRefused
-from lab.replay.replay import Against, Options, ReplayReport, replay
+from lab.replay.replay import Options, ReplayReport
 from lab.replay.source import SOCKETS
-from lab.sign.pack import open_checked
+from lab.replay.unit import Unit, run_unit
 
 SHOWN_WORST = 5
 
@@ -34,9 +26,10 @@ SHOWN_WORST = 5
 def add_commands(commands: Any) -> None:
     """Add `replay` to the command line's subparsers."""
     play = commands.add_parser("replay", help="play a log into a daemon and compare; exit status 3 where it differs")
-    play.add_argument("log", type=Path)
+    play.add_argument("log", type=Path, nargs="+", help="several: each through each --bundle, with one merged report")
     play.add_argument("--sockets", type=Path, default=SOCKETS, help="of the daemon that serves the bundle")
-    play.add_argument("--bundle", type=Path, help="serve this bundle for the replay, instead of --sockets")
+    own = "serve this bundle for the replay, instead of --sockets; may be given several times"
+    play.add_argument("--bundle", type=Path, action="append", default=[], help=own)
     play.add_argument("--against", type=Path, metavar="BUNDLE", help="play into this bundle too, and compare the two")
     play.add_argument("--root", type=Path, help="with --bundle and --against: the trusted root")
     play.add_argument("--absolute", type=numbers.tolerance, default=0.0, help="tolerance; default: equal bits")
@@ -51,6 +44,11 @@ def add_commands(commands: Any) -> None:
     play.add_argument("--any-model", action="store_true", help="compare although another bundle serves")
     play.add_argument("--report", type=Path, help="write the findings here as JSON")
     play.add_argument("--html", type=Path, metavar="FILE", help="write them here as a page with plots and pictures")
+    cluster = "run on a Ray cluster: its address, or none for one that runs here or this machine alone"
+    play.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=cluster)
+    play.add_argument("--ray-cpus", type=numbers.rate_hz, default=1.0, metavar="N", help="CPUs that one replay takes")
+    again = "of several, tries after a daemon or a machine failed; default: 2"
+    play.add_argument("--retries", type=numbers.count_or_0, default=2, metavar="N", help=again)
     play.set_defaults(command=_replay)
 
 
@@ -72,66 +70,35 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise ValueError("--bundle and --against need the --root that trusts them")
     if arguments.against and arguments.real_time:
         raise ValueError("--against goes in lock-step: leave --real-time out")
-    with ExitStack() as stack:
-        sockets = stack.enter_context(_served(arguments.bundle, arguments)) if arguments.bundle else None
-        other = stack.enter_context(_served(arguments.against, arguments)) if arguments.against else None
-        rename = _rename(arguments) if arguments.against else {}
-        options = Options(
-            tolerances, arguments.start, arguments.warm_up, arguments.partial, arguments.any_model,
-            None if other is None else Against(other, rename),
-        )  # fmt: skip
-        progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+    options = Options(tolerances, arguments.start, arguments.warm_up, arguments.partial, arguments.any_model)
+    units = [
+        Unit(log, bundle, None if bundle else arguments.sockets, arguments.against, arguments.root, options,
+             arguments.real_time)
+        for log in dict.fromkeys(arguments.log) for bundle in dict.fromkeys(arguments.bundle) or [None]
+    ]  # fmt: skip
+    if len(units) > 1 or arguments.ray is not None:
+        return cli_batch.play(arguments, units)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("replaying", total=None)
-        play = replay_in_real_time if arguments.real_time else replay
-        report = play(
-            sockets or sockets_of(arguments.sockets), arguments.log, options=options,
-            on_frame=lambda done: progress.update(task, completed=done, description=f"replaying: {done} frames"),
-        )  # fmt: skip
-    return _tell(arguments, report)
+        report = run_unit(
+            units[0], lambda done: progress.update(task, completed=done, description=f"replaying: {done} frames")
+        )
+    return _tell(arguments, units[0].log, report)
 
 
-@contextmanager
-def _served(bundle: Path, arguments: argparse.Namespace) -> Iterator[Path]:
-    """A daemon of our own that serves a bundle to the log's streams; its sockets."""
-    streams = list(_streams(arguments.log))
-    with (
-        tempfile.TemporaryDirectory(prefix="fenced-replay-") as folder,
-        DaemonProcess(Path(folder), [bundle], arguments.root, streams) as daemon,
-    ):
-        yield daemon.sockets
-
-
-def _streams(log: Path) -> Iterator[str]:
-    """The log's streams: their formats stand before the first frame."""
-    for message in LogReader(log).messages():
-        if message.kind == "format":
-            assert isinstance(decode(Kind.OPEN_STREAM, message.data), OpenStream)
-            yield owner(message)
-        elif message.kind == "pixels":
-            return
-
-
-def _rename(arguments: argparse.Namespace) -> dict[str, str]:
-    """The other bundle may have another name, where the log has one model."""
-    with open_checked(arguments.against) as (_, _, stated):
-        name = stated.model.name
-    logged = {owner(message) for message in LogReader(arguments.log).messages() if message.kind == "layout"}
-    return {next(iter(logged)): name} if len(logged) == 1 else {}
-
-
-def _tell(arguments: argparse.Namespace, report: ReplayReport) -> int:
+def _tell(arguments: argparse.Namespace, log: Path, report: ReplayReport) -> int:
     text = json.dumps(report.as_dict(), indent=2, default=lambda one: one.__dict__)
     if arguments.report:
         arguments.report.write_text(text + "\n")
     if arguments.html:
         from lab.replay.page import replay_page  # noqa: PLC0415 (brings matplotlib in)
 
-        arguments.html.write_text(replay_page(report, arguments.log), encoding="utf-8")
+        arguments.html.write_text(replay_page(report, log), encoding="utf-8")
     found = _found(report.compared)
     if arguments.json:
         print(text)
     else:
-        print(f"{arguments.log}: {report.frames} frames: {found}")
+        print(f"{log}: {report.frames} frames: {found}")
         _tell_outputs("against the log", report.compared)
         if report.against is not None:
             print(f"{arguments.against}: {_found(report.against)}")
@@ -145,7 +112,7 @@ def _tell(arguments: argparse.Namespace, report: ReplayReport) -> int:
         worst = next((f"frame {one.sequence}, {one.output} off by {one.absolute:g}" for one in differing.worst), "none")
         raise LogRefused(
             LogRefusal.MISMATCH,
-            f"{arguments.log.name} was not reproduced",
+            f"{log.name} was not reproduced",
             expected=f"all {report.frames} results equal or within tolerance",
             found=f"{_found(differing)}; not run: {counted(report.not_run) or 'none'}; worst: {worst}",
             todo="look at the worst frames in the report; another bundle or driver needs a tolerance",

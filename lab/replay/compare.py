@@ -120,6 +120,13 @@ class OutputSummary:
         self.outside += not within
         self.frames += 1
 
+    def merge(self, other: OutputSummary) -> None:
+        """The frames of another replay too."""
+        frames = self.frames + other.frames
+        self.largest = max(self.largest, other.largest)
+        self.mean = (self.mean * self.frames + other.mean * other.frames) / frames if frames else 0.0
+        self.outside, self.frames = self.outside + other.outside, frames
+
 
 @dataclass
 class Comparison:

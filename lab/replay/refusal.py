@@ -20,6 +20,7 @@ class LogRefusal(Enum):
     STATE = "log-state"
     MISMATCH = "replay-mismatch"
     WRITE = "log-write"
+    RAY = "ray"
     SOURCE = "import-source"
     PICTURES = "import-pictures"
     UNSTATED = "import-unstated"
