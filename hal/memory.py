@@ -157,13 +157,14 @@ class Mapping:
         if offset < 0 or offset % PAGE_BYTES:
             raise HalError(HalCode.ALIGNMENT, "a mapping starts inside a page", expected=f"a multiple of {PAGE_BYTES}",
                            found=str(offset))  # fmt: skip
-        held = file_bytes(descriptor)
-        if offset + size > held:
-            raise HalError(HalCode.SIZE, "a mapping reaches past the end of its memory",
-                           expected=f"at most {held} bytes", found=f"{offset} + {size}")  # fmt: skip
+        file_bytes(descriptor)  # that it is memory at all
         if not writable and not seals(descriptor) & Seal.SHRINK:
             raise HalError(HalCode.NOT_SHRINK_SEALED, "memory that its owner can shrink", expected="F_SEAL_SHRINK",
                            found=repr(seals(descriptor)), todo="seal the memfd before passing it")  # fmt: skip
+        held = file_bytes(descriptor)  # only now: until the seal is seen its owner may cut it short at any time
+        if offset + size > held:
+            raise HalError(HalCode.SIZE, "a mapping reaches past the end of its memory",
+                           expected=f"at most {held} bytes", found=f"{offset} + {size}")  # fmt: skip
         _require_ordinary_pages(descriptor)
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         try:

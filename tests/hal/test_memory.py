@@ -146,6 +146,28 @@ def test_memory_that_can_shrink_is_not_mapped(descriptors: list[int]) -> None:
     Mapping.of(fd, PAGE_BYTES)
 
 
+@pytest.mark.parametrize("between", ["file_bytes", "seals"])
+def test_memory_that_is_cut_short_while_it_is_looked_at_is_not_mapped(
+    descriptors: list[int], monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """Its owner shrinks and seals it right after one of the looks: a length that was proved before the seal is none."""
+    fd = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    descriptors.append(fd)
+    os.ftruncate(fd, 4 * PAGE_BYTES)
+    look = getattr(memory, between)
+
+    def look_and_lose(descriptor: int) -> object:
+        found: object = look(descriptor)
+        if not look_at_seals(fd) & Seal.SHRINK:
+            os.ftruncate(fd, PAGE_BYTES)
+            memory.add_seals(fd, Seal.SHRINK)
+        return found
+
+    look_at_seals = memory.seals
+    monkeypatch.setattr(memory, between, look_and_lose)
+    assert code_of(lambda: Mapping.of(fd, 4 * PAGE_BYTES)) in (HalCode.SIZE, HalCode.NOT_SHRINK_SEALED)
+
+
 def test_what_is_not_memory_is_refused_by_name(descriptors: list[int]) -> None:
     left, right = socket.socketpair()
     with left, right:
