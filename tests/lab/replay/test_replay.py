@@ -12,7 +12,6 @@ import pytest
 from abi.packet import RefusalCode
 from client.errors import Refused
 from lab import cli
-from lab.replay import cli_replay
 from lab.replay.compare import Tolerance, Tolerances
 from lab.replay.log import LogReader, LogWriter
 from lab.replay.played import Start
@@ -238,7 +237,7 @@ def test_the_command_serves_both_bundles_itself(
         served.append((bundles, root, streams))
         return DaemonThread(folder, bundles, maker)
 
-    monkeypatch.setattr(cli_replay, "DaemonProcess", serve)
+    monkeypatch.setattr("lab.replay.served.DaemonProcess", serve)
     tolerances = tmp_path / "t.toml"
     tolerances.write_text("[output.values]\nabsolute = 2\n")
     both = ["replay", str(log), "--bundle", str(bundle), "--against", str(second)]
