@@ -13,6 +13,7 @@ class Counters:
     published: results. torn, canary, not_finite: runs that were discarded for it (torn also before they ran).
     stale_aux: sets refused for an aux input. device_errors: runs that the device did not finish.
     deadline_missed: results published too late. late_sets: complete sets dropped as late.
+    late_arrivals: frames that came after their own deadline.
     skew: frames without a partner in time. skipped_sets: sets skipped by contract.
     state_only: runs that only kept state in step. state_tainted: discarded runs whose state was reset.
     fences_signaled, fences_failed: how the fences of its runs ended. stages: where the time of its results went.
@@ -27,6 +28,7 @@ class Counters:
     deadline_missed: int = 0
     skew: int = 0
     late_sets: int = 0
+    late_arrivals: int = 0
     skipped_sets: int = 0
     state_only: int = 0
     state_tainted: int = 0

@@ -101,6 +101,7 @@ class Intake:
         known = [sof_ns for sof_ns in self._newest_ns if sof_ns is not None]
         self._claim.last_sof_ns = min(known) if len(known) == len(self._newest_ns) else None
         if self._deadline_ns and now_ns > frame.sof_ns + self._deadline_ns:
+            self.counters.late_arrivals += 1
             self._drop([Drop(frame, DropReason.LATE)], now_ns)
         else:
             self._drop(self._scheduler.offer(frame), now_ns)

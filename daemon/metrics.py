@@ -223,6 +223,7 @@ _COUNTERS = (
     ("published", "Results published."),
     ("deadline_missed", "Results published after their deadline."),
     ("late_sets", "Frame sets that could not run before their deadline."),
+    ("late_arrivals", "Frames that came after their own deadline: no miss of the model."),
     ("skipped_sets", "Frame sets skipped by contract, because misses persist."),
     ("skew", "Frames without a partner of another stream in time."),
     ("state_only", "Runs that only kept recurrent state in step with frames that did not run."),

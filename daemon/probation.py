@@ -3,7 +3,9 @@
 A result is good when it was published and met its deadline. Faults are what is the model's or its device's own: a
 missed deadline, output that was not written, NaN where the contract refuses it, a run that the device did not finish;
 a frame that its camera overwrote is not. They are read from the pipeline's counters, which go on counting from the
-release before. Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
+release before. What answers nothing is at fault too: a release of which no result was published while as many frames
+found no answer as a probation takes (they came after its deadline, or without a partner). An aux input that nobody has
+set yet is not: at a start its peer may come later than the cameras. Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
 """
 
 from __future__ import annotations
@@ -23,18 +25,23 @@ _LOOK_EVERY_NS = 200_000_000
 
 @dataclass(frozen=True)
 class Faults:
-    """What went wrong, by kind. deadline_missed: results that came too late, and frames dropped as they would have."""
+    """What went wrong, by kind. deadline_missed: results that came too late, and frames dropped as they would have.
+
+    unanswered: frames that its contract turned away; a fault only where there was no result at all.
+    """
 
     deadline_missed: int = 0
     canary: int = 0
     not_finite: int = 0
     device_errors: int = 0
+    unanswered: int = 0
 
     @classmethod
     def of(cls, counters: Counters) -> Faults:
         """What a pipeline has counted so far."""
         missed = counters.deadline_missed + counters.late_sets
-        return cls(missed, counters.canary, counters.not_finite, counters.device_errors)
+        unanswered = counters.late_arrivals + counters.skew
+        return cls(missed, counters.canary, counters.not_finite, counters.device_errors, unanswered)
 
     def since(self, before: Faults) -> Faults:
         """What came after `before` was counted."""
@@ -43,11 +50,12 @@ class Faults:
             self.canary - before.canary,
             self.not_finite - before.not_finite,
             self.device_errors - before.device_errors,
+            self.unanswered - before.unanswered,
         )
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All of them, but for what was not answered."""
         return self.deadline_missed + self.canary + self.not_finite + self.device_errors
 
 
@@ -56,6 +64,7 @@ class _Probation:
     model: LoadedModel
     counters: Counters
     before: Faults
+    published_before: int
     may_fail: bool
     left: int
 
@@ -84,7 +93,9 @@ class Probation:
 
     def begin(self, model: LoadedModel, counters: Counters, *, may_fail: bool) -> None:
         """The model begins to serve. `may_fail`: False for a release that is confirmed already."""
-        self._running[model.name] = _Probation(model, counters, Faults.of(counters), may_fail, self._frames)
+        self._running[model.name] = _Probation(
+            model, counters, Faults.of(counters), counters.published, may_fail, self._frames
+        )
 
     def count(self, name: str, flags: ResultFlag) -> None:
         """A result of the model was published."""
@@ -108,7 +119,9 @@ class Probation:
         return Faults() if running is None else Faults.of(running.counters).since(running.before)
 
     def _has_failed(self, running: _Probation) -> bool:
-        return running.may_fail and Faults.of(running.counters).since(running.before).total > self._fault_limit
+        faults = Faults.of(running.counters).since(running.before)
+        is_silent = running.counters.published == running.published_before and faults.unanswered >= self._frames
+        return running.may_fail and (is_silent or faults.total > self._fault_limit)
 
     def _due_ns(self) -> int | None:
         return self._look_at_ns if any(one.may_fail for one in self._running.values()) else None

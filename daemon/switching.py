@@ -67,6 +67,7 @@ class Switching:
         self._is_stopping = False
         self.chores = DiskChores(loop)
         self._retreating: dict[str, LoadedModel] = {}
+        self._failures: dict[str, int] = {}  # probations of what serves that failed and changed nothing
         self._retry_at_ns = 0
         loop.add_timer(lambda: self._retry_at_ns if self._retreating else None, self._retry)
 
@@ -183,7 +184,14 @@ class Switching:
     # for ill health
 
     def _fail(self, model: LoadedModel, faults: Faults) -> None:
-        """The model's probation came to nothing: what served before it comes back."""
+        """The model's probation came to nothing: what served before it comes back.
+
+        Where nothing may, each probation ends so: that is told, and another looked for, at the 1st, 2nd, 4th, 8th …
+        """
+        failures = self._failures[model.name] = self._failures.get(model.name, 0) + 1
+        if failures & (failures - 1):
+            self._begin_anew(model)
+            return
         self._audit.note("model.unhealthy", {**model.identity(), **asdict(faults)})
         text, todo = f"{model.label} fails its probation: {faults}", "mend it; it is refused until it is named again"
         self._log.error(text, MessageId.MODEL_UNHEALTHY, todo=todo, MODEL=model.name)
@@ -235,6 +243,9 @@ class Switching:
         self._audit.note("model.stays", {**model.identity(), "why": why[:1024]})
         todo = "activate another release; see `fenced status` for its faults"
         self._log.error(f"{model.label} is unhealthy and goes on serving: {why}", todo=todo)
+        self._begin_anew(model)
+
+    def _begin_anew(self, model: LoadedModel) -> None:
         self.probation.begin(model, self._roster.pipelines[model.name].counters, may_fail=True)
 
     # how
@@ -280,6 +291,7 @@ class Switching:
             self._log.notice(text, MessageId.SERVING, MODEL=model.name, DIGEST=model.bundle.digest)
             self.on_serving(model)
             self.shadowing.serving_changed(model.name)
+            self._failures.pop(model.name, None)
             self.probation.begin(model, pipeline.counters, may_fail=not self._trust.is_confirmed(model.bundle))
             done({**model.identity(), "load_ms": model.load_ns // 1_000_000})
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,58 @@ def test_a_release_that_fails_its_probation_gives_way_by_itself(tmp_path: Path, 
             assert control.activate(lazy)["release"] == LAZY.release  # named again
             assert control.status()["trust"]["refused_releases"] == {}
     assert [one["code"] for one in events(tmp_path) if one["event"] == "bundle.refused"] == ["unhealthy"]
+
+
+def test_a_release_that_answers_no_frame_gives_way(tmp_path: Path, maker: BundleMaker) -> None:
+    silent = replace(NEW, deadline_ns=1)
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(silent))
+        for sequence in range(PROBATION):
+            assert release(daemon) == NEW.release
+            submit(camera, sequence, picture(sequence))
+            camera.wait(LIMIT_S)
+        daemon.wait_for(lambda status: status["models"][0]["release"] == OLD.release)
+        run_one(camera, consumer, PROBATION, picture(PROBATION))
+        assert set(control.status()["trust"]["refused_releases"].values()) == {"unhealthy"}
+    failed = next(one for one in events(tmp_path) if one["event"] == "model.unhealthy")
+    assert (failed["unanswered"], failed["deadline_missed"]) == (PROBATION, 0)
+
+
+def test_an_aux_input_that_nobody_has_set_yet_is_no_fault_of_a_release(tmp_path: Path, maker: BundleMaker) -> None:
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon,
+        daemon.camera() as camera,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(TinyModel("scale", version="2.0.0", release=2)))
+        for sequence in range(2 * PROBATION):
+            submit(camera, sequence, picture(sequence))
+            camera.wait(LIMIT_S)
+        faults = control.status()["models"][0]["probation_faults"]
+        assert set(faults.values()) == {0}
+        assert control.status()["models"][0]["runs"]["stale_aux"] == 2 * PROBATION
+
+
+def test_frames_without_an_answer_are_no_fault_of_a_release_that_gave_one(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon:
+        serve(daemon, OLD, 1)
+        daemon.service.roster.pipelines["tiny"].counters.late_arrivals += 100
+        serve(daemon, OLD, PROBATION - 1)
+        confirmed(daemon, OLD.release)
+
+
+def test_a_release_that_fails_alone_again_and_again_fills_no_disk(tmp_path: Path, maker: BundleMaker) -> None:
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon:
+        switching = daemon.service.switching
+        for failures in range(1, 20):
+            daemon.service.roster.pipelines["tiny"].counters.canary += 3
+            daemon.wait_for(lambda _: switching._failures.get("tiny") == failures)  # noqa: B023 (called at once)
+    assert kinds(tmp_path).count("model.unhealthy") == kinds(tmp_path).count("model.stays") == 5  # 1, 2, 4, 8, 16
 
 
 def test_a_release_of_the_configuration_that_fails_gives_way_to_the_confirmed_one(
