@@ -13,7 +13,7 @@ from rich.progress import Progress
 from abi.pixels import PIXEL_FORMATS
 from lab import numbers
 from lab.compile.spec_toml import load_spec
-from lab.replay.importers.contract import COLOUR_FIELDS, Flags
+from lab.replay.importers.contract import COLOUR_FIELDS, Flags, spelled
 from lab.replay.importers.write import Source, write_log
 from lab.replay.refusal import LogRefusal, LogRefused
 
@@ -49,8 +49,8 @@ def _kind(kinds: Any, name: str, open_source: Any, text: str) -> Any:
                         help="how pixels lie in the log (docs/pixel-formats.md); default: as they come")  # fmt: skip
     parser.add_argument("--rate-hz", type=numbers.rate_hz, help="the nominal rate of frames")
     for field, kind in COLOUR_FIELDS.items():
-        choices = {one.name.lower(): one for one in kind if one}
-        parser.add_argument(f"--{field.replace('_', '-')}", choices=tuple(choices), help="if the source does not say")
+        choices = tuple(spelled(one) for one in kind if one)
+        parser.add_argument(f"--{field.replace('_', '-')}", choices=choices, help="if the source does not say")
     parser.set_defaults(command=_import, open_source=open_source)
     return parser
 
@@ -96,7 +96,10 @@ def _flags(arguments: argparse.Namespace) -> Flags:
             todo="name it as the model's spec does",
         )  # fmt: skip
     given = {name: getattr(arguments, name) for name in COLOUR_FIELDS}
-    fields = {name: COLOUR_FIELDS[name][text.upper()] for name, text in given.items() if text is not None}
+    fields = {
+        name: next(one for one in COLOUR_FIELDS[name] if spelled(one) == text)
+        for name, text in given.items() if text is not None
+    }  # fmt: skip
     period_ns = round(1e9 / arguments.rate_hz) if arguments.rate_hz else 0
     return Flags(stream, fields, arguments.format, contract, period_ns)
 

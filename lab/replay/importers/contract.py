@@ -18,7 +18,7 @@ from abi.pixels import PIXEL_FORMATS, ColourModel
 from abi.stream_format import FormatError, StreamFormat
 from lab.replay.refusal import LogRefusal, LogRefused
 
-__all__ = ["COLOUR_FIELDS", "Flags", "Stated", "settle"]
+__all__ = ["COLOUR_FIELDS", "Flags", "Stated", "settle", "spelled"]
 
 COLOUR_FIELDS: Final[dict[str, type[IntEnum]]] = {
     "range": Range, "matrix": Matrix, "primaries": Primaries, "transfer": Transfer, "chroma_site": ChromaSite,
@@ -51,6 +51,12 @@ class Flags:
     """0: as the source says."""
 
 
+def spelled(value: IntEnum) -> str:
+    """As the schema and a spec.toml spell it: `bt601Line525`."""
+    first, *others = value.name.lower().split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
 def settle(
     flags: Flags, layouts: Sequence[str], size: tuple[int, int], stated: Mapping[str, Stated], period_ns: int
 ) -> tuple[StreamFormat, dict[str, str]]:
@@ -68,7 +74,7 @@ def settle(
         raise _unstated(missing)
     fields = {key: _agreed(key, said) for key, said in told.items()}
     sources = {"format": name, "size": f"{width}x{height}"}
-    sources |= {key: f"{said[0].value.name.lower()}, stated by {said[0].by}" for key, said in told.items()}
+    sources |= {key: f"{spelled(said[0].value)}, stated by {said[0].by}" for key, said in told.items()}
     own: dict[str, Any] = {**fields, "period_ns": period_ns, "camera_name": flags.stream}
     if flags.contract is None:
         return _checked(lambda: make_format(name, width, height, **own)), sources
@@ -118,7 +124,7 @@ def _said(key: str, name: str, flags: Flags, stated: Mapping[str, Stated]) -> li
 def _agreed(key: str, said: Sequence[Stated]) -> IntEnum:
     for one in said[1:]:
         if one.value != said[0].value:
-            texts = [f"{each.value.name.lower()} by {each.by}" for each in (said[0], one)]
+            texts = [f"{spelled(each.value)} by {each.by}" for each in (said[0], one)]
             raise _contradiction(key.replace("_", " "), *texts)
     return said[0].value
 
@@ -142,7 +148,7 @@ def _checked(make: Callable[[], StreamFormat]) -> StreamFormat:
 def _unstated(missing: Sequence[str]) -> LogRefused:
     options = []
     for key in missing:
-        values = "RATE" if key == "rate_hz" else "|".join(one.name.lower() for one in COLOUR_FIELDS[key] if one)
+        values = "RATE" if key == "rate_hz" else "|".join(spelled(one) for one in COLOUR_FIELDS[key] if one)
         options.append(f"--{key.replace('_', '-')} {values}")
     return LogRefused(
         LogRefusal.UNSTATED, f"nothing states {', '.join(key.replace('_', ' ') for key in missing)}",

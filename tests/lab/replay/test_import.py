@@ -20,7 +20,7 @@ from abi.messages import OpenStream, decode
 from abi.packet import Kind
 from abi.stream_format import StreamFormat
 from lab import cli
-from lab.replay.importers.contract import Flags, Stated, settle
+from lab.replay.importers.contract import Flags, Stated, settle, spelled
 from lab.replay.importers.samples import LAYOUTS, Family, Samples, pack
 from lab.replay.log import LogReader
 from lab.replay.picture import rgb_of, write_png
@@ -246,7 +246,7 @@ def test_an_imported_drive_is_driven_into_a_bundle_and_replayed(tmp_path: Path, 
         grey = picture(number).reshape(HEIGHT, WIDTH)
         (folder / f"{number}.pgm").write_bytes(b"P5\n%d %d\n255\n" % (WIDTH, HEIGHT) + grey.tobytes())
     fields = ("range", "primaries", "transfer", "cfa")
-    given = [f"--{name}={getattr(frame_format(), name).name.lower()}" for name in fields]
+    given = [f"--{name}={spelled(getattr(frame_format(), name))}" for name in fields]
     arguments = ["images", str(folder), "-o", str(log), "--stream", "road", "--rate-hz", "20", *given]
     assert cli.main(["import", *arguments]) == 0
     bundle = maker.write(TinyModel("add"))

@@ -22,7 +22,7 @@ STORE = get_typestore(Stores.ROS2_HUMBLE)
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 STAMPS_NS = (7_000_000_000, 7_050_000_000, 7_110_000_000)
 LATE_NS = 3_000_000
-CAMERA = ["--stream", "road", "--clock", "realtime", "--mark", "exposure_end"]
+CAMERA = ["--stream", "road", "--clock", "realtime", "--mark", "exposureEnd"]
 COLOUR = ["--range", "full", "--primaries", "bt709", "--transfer", "srgb"]
 
 
@@ -76,7 +76,7 @@ def test_mosaics_and_deep_samples_keep_their_codes(big: int, tmp_path: Path) -> 
     codes, log = np.random.default_rng(0).integers(0, 1 << 12, (6, 8), np.uint16), tmp_path / "b.mcap"
     data = codes.astype(">u2" if big else "<u2").view(np.uint8)
     bag = write_bag(tmp_path / "bag", {"/raw": raw("bayer_grbg16", data, 8, big=big)}, StoragePlugin.MCAP)
-    colour = ["--range", "full", "--primaries", "sensor_native", "--transfer", "linear"]
+    colour = ["--range", "full", "--primaries", "sensorNative", "--transfer", "linear"]
     assert cli.main(["import", "rosbag", str(bag), "-o", str(log), *CAMERA, *colour, "--format", "R12"]) == 0
     format, _, pixels, told = read(log)
     assert (format.pixel.name, format.cfa) == ("R12", CfaOrder.GRBG)
