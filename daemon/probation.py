@@ -5,7 +5,8 @@ missed deadline, output that was not written, NaN where the contract refuses it,
 a frame that its camera overwrote is not. They are read from the pipeline's counters, which go on counting from the
 release before. What answers nothing is at fault too: a release of which no result was published while as many frames
 found no answer as a probation takes (they came after its deadline, or without a partner). An aux input that nobody has
-set yet is not: at a start its peer may come later than the cameras. Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
+set yet is not: at a start its peer may come later than the cameras.
+Counting costs a dictionary look-up a frame, and nothing once the model is confirmed.
 """
 
 from __future__ import annotations
