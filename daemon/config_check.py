@@ -104,6 +104,7 @@ class _Look:
         self.models: list[Tree] = []
         self._config = config
         self._root_paths = root_paths
+        self._is_ours = True  # whether this user may look into the state folder as the daemon does
         self._streams: dict[str, str] = {}  # by name, the model that takes it
 
     def findings(self) -> Iterator[Finding]:
@@ -146,6 +147,12 @@ class _Look:
             if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
                 todo = "give the daemon a folder of its own, mode 0700"
                 yield Finding("state_directory", f"{state} has mode {stat.S_IMODE(status.st_mode):04o}", todo)
+            self._is_ours = status.st_uid in (0, os.geteuid())
+            if not self._is_ours:
+                who = f"uid {status.st_uid}'s, this runs as uid {os.geteuid()}"
+                what = f"{state} is {who}: its rollback floors are left out"
+                todo = "run it as the daemon's user: `runuser -u fenced -- fenced check-config …`"
+                yield Finding("state_directory", what, todo, blocks=False)
         for folder in self._config.bundle_directories:
             if not os.path.isdir(folder):
                 todo = "make it, or name another"
@@ -160,7 +167,7 @@ class _Look:
         """Raises Refused."""
         roots = [store.read_file(one, limit_bytes=ENVELOPE_LIMIT_BYTES) for one in self._root_paths]
         state = os.path.join(self._config.state_directory, STATE_NAME)
-        resumed = store.resume_trust(state) if os.path.exists(state) else None
+        resumed = store.resume_trust(state) if self._is_ours else None
         return (resumed or TrustStore.bootstrap(roots[0])).follow(roots)
 
     def _image(self, trust: TrustStore) -> Iterator[Finding]:

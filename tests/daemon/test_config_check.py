@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,16 @@ def test_a_floor_that_the_vehicle_has_reached_counts(tmp_path: Path, maker: Bund
     answer = checked(tmp_path, [old], maker)
     assert found(answer) == [("bundle_paths", "error")]
     assert "rollback" in answer["findings"][0]["what"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_state_folder_of_another_user_is_left_alone_and_said(tmp_path: Path, maker: BundleMaker) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "trust.json").write_text("not to be read")
+    os.chown(tmp_path / "state", 4_000_000, -1)
+    answer = checked(tmp_path, [maker.write(TinyModel())], maker)
+    assert found(answer) == [("state_directory", "note")]
+    assert answer["passed"] is True
 
 
 def test_a_state_folder_that_others_may_write_is_found(tmp_path: Path, maker: BundleMaker) -> None:
