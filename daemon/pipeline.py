@@ -108,7 +108,6 @@ class Pipeline:
         if self._run is None:
             self.entries.let_go()
         self._dispatcher.pump()  # nobody waits for its next frame any more
-        self._dispatcher.pump()  # nobody waits for its next frame any more
 
     def offer(self, frame: Waiting) -> None:
         """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
