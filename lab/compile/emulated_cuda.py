@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tinygrad.device import Allocator, BufferSpec, Compiled, Program, TinyELF
+from tinygrad.device import Allocator, BufferSpec, Compiled, Device, Program, TinyELF
 from tinygrad.renderer.cstyle import CStyleLanguage, CUDARenderer
 
 from lab.compile.refusal import CompileRefusal, CompileRefused
@@ -89,8 +89,8 @@ class CUDADevice(Compiled):  # type: ignore[misc]
 
 def install() -> None:
     """Let tinygrad open the emulated device as "CUDA". Raises RuntimeError where it has opened a real one."""
-    name = "tinygrad.runtime.ops_cuda"
-    if name in sys.modules and sys.modules[name].CUDADevice is not CUDADevice:
+    name = "tinygrad.runtime.ops_cuda"  # tinygrad imports its own when it looks for a device, also where there is none
+    if "CUDA" in Device._opened_devices and not isinstance(Device["CUDA"], CUDADevice):
         raise RuntimeError("this process has opened a GPU")
     stand_in = ModuleType(name)
     stand_in.CUDADevice = CUDADevice  # type: ignore[attr-defined]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -225,3 +227,15 @@ def test_a_kernel_in_the_cache_that_others_may_write_is_built_anew() -> None:
     path.chmod(0o666)
     assert emulated_cuda.host_library(source, ["fill"]) == path
     assert path.read_bytes() == good
+
+
+def test_tinygrads_own_look_for_a_gpu_does_not_stand_in_the_way() -> None:
+    script = (
+        "import tinygrad.runtime.ops_cuda\n"  # what looking for the default device imports
+        "from lab.compile import emulated_cuda as emulated\n"
+        "from tinygrad import Device\n"
+        "emulated.install()\n"
+        "print(type(Device['CUDA']) is emulated.CUDADevice)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
