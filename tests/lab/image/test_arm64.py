@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from abi.graph import encode
+from lab.compile.link import link
 from lab.image import arm64
 from lab.image.arm64 import FRAMES, Failed, _compare
 from lab.image.emulated import EmulatedMachine, EmulationMissing
+from tests.conformance import subject
 
 ROOT = Path(__file__).parents[3] / "build/arm64/root"
 
@@ -53,6 +56,36 @@ def test_the_whole_of_it_passes(capfd: pytest.CaptureFixture[str], tmp_path: Pat
         pytest.skip("a minute, as root, in the Debian root that `make arm64` makes, and FENCED_SLOW=1")
     arm64.run(EmulatedMachine(ROOT, "aarch64"), tmp_path)
     assert "12 frames of an x86-64 log" in capfd.readouterr().out
+
+
+_CONFORM = """
+import json, sys
+sys.path.append("/opt/fenced/lib")
+from abi.graph import decode
+from hal.accelerator import Module, open_accelerator
+from hal.conformance import Subject, run_checks
+
+parts = [memoryview(open(f"/root/conform/{name}", "rb").read()) for name in ("graph", "code", "weights")]
+subject = Subject(Module(decode(parts[0]), *parts[1:]), RUN, LONG, many=200, limit_ns=60_000_000_000)
+accelerator = open_accelerator("cpu")
+print(json.dumps([[one.check, one.verdict.value, one.detail] for one in run_checks(accelerator, subject)]))
+"""
+
+
+def test_the_driver_conforms_there_also_with_runs_that_hang_and_are_cancelled() -> None:
+    if not os.environ.get("FENCED_SLOW") or os.geteuid() != 0 or not (ROOT / "opt/fenced/lib/hal").exists():
+        pytest.skip("as root, in what `make arm64` leaves behind, and FENCED_SLOW=1")
+    folder = ROOT / "root/conform"
+    folder.mkdir(exist_ok=True)
+    kernels = link(subject.KERNELS, arch="aarch64", cpu="generic")
+    for name, data in (("graph", encode(subject.graph())), ("code", kernels), ("weights", bytes(subject.OUT_BYTES))):
+        (folder / name).write_bytes(data)
+    script = _CONFORM.replace("RUN", str(subject.RUN)).replace("LONG", str(subject.LONG))
+    done = EmulatedMachine(ROOT, "aarch64").run("/usr/bin/python3", "-IBSc", script)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) >= 18
+    assert [one for one in found if one[1] != "passed"] == []
 
 
 def test_a_machine_without_the_tools_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
