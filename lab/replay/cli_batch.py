@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lab.replay.batch import BatchReport, Outcome, run_here
+from lab.replay.record import counted
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.unit import Unit
 
@@ -35,7 +36,7 @@ def play(arguments: argparse.Namespace, units: Sequence[Unit]) -> int:
             found[outcome.unit.key] = outcome
             progress.update(task, completed=len(found))
             if not arguments.json:
-                progress.console.print(_line(outcome), markup=False, highlight=False)
+                print(_line(outcome))
     return _tell(arguments, BatchReport([found[unit.key] for unit in units]))
 
 
@@ -46,6 +47,7 @@ def _line(one: Outcome) -> str:
         return f"{one.unit.name}: {one.refusal.text}{tries}"
     compared = one.report.against or one.report.compared
     counts = f"{compared.equal} equal, {compared.within} within tolerance, {compared.mismatched} mismatched"
+    counts += f"; did not run now: {idle}" if (idle := counted(one.report.not_run)) else ""
     return f"{one.unit.name}: {counts}; {one.seconds:.1f} s on {one.host}{tries}"
 
 

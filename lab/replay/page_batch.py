@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lab.hil.html import Mark, page, table
 from lab.replay.batch import BatchReport, Outcome
 from lab.replay.page import verdict
+from lab.replay.record import counted
 
 __all__ = ["batch_page"]
 
@@ -37,8 +38,9 @@ def _mark(one: Outcome) -> Mark:
         return Mark(one.refusal.code, "bad")
     assert one.report is not None
     compared = one.report.against or one.report.compared
-    word = verdict(one.report)
-    return Mark(f"{word}: {compared.mismatched} of {compared.compared} outside", word.kind)
+    word, idle = verdict(one.report), counted(one.report.not_run)
+    left = f"; did not run now: {idle}" if idle else ""
+    return Mark(f"{word}: {compared.mismatched} of {compared.compared} outside{left}", word.kind)
 
 
 def _matrix(outcomes: Sequence[Outcome]) -> str:
@@ -63,7 +65,13 @@ def _outputs(batch: BatchReport) -> str:
 
 def _list(outcomes: Sequence[Outcome]) -> str:
     rows = [
-        (one.unit.name, one.host, f"{one.seconds:.1f} s", one.attempts, one.refusal.text if one.refusal else _mark(one))
+        (
+            one.unit.name,
+            one.host,
+            f"{one.seconds:.1f}\u00a0s",
+            one.attempts,
+            one.refusal.text if one.refusal else _mark(one),
+        )
         for one in outcomes
     ]
     return table("Where and how", ("replay", "machine", "took", "attempts", ""), rows)

@@ -56,7 +56,7 @@ def latency(times: Mapping[str, RunTimes]) -> Figure:
     cells = figure.subplots(2, 2, width_ratios=(2.4, 1), squeeze=False)
     top = max((value for one in times.values() for value in one.latency_ms), default=1.0)
     for (over_time, histogram), (side, one) in zip(cells, times.items(), strict=True):
-        _over_time(over_time, side, one)
+        _over_time(over_time, side, one, top)
         if one.latency_ms:
             count = min(60, max(10, math.isqrt(len(one.latency_ms))))
             histogram.hist(one.latency_ms, bins=np.linspace(0, top * 1.02, count + 1).tolist(), color=COLOURS[side])
@@ -70,11 +70,11 @@ def latency(times: Mapping[str, RunTimes]) -> Figure:
     return figure
 
 
-def _over_time(axes: Axes, side: str, one: RunTimes) -> None:
+def _over_time(axes: Axes, side: str, one: RunTimes, top: float) -> None:
+    """`top`: the longest latency of both sides, so that they have one scale."""
     axes.plot(one.at_s, one.latency_ms, color=COLOURS[side], linewidth=0.9, label="to published")
     axes.plot(one.at_s, one.device_ms, color=PALE, linewidth=0.9, label="on the device")
     due = [(at, value) for at, value in zip(one.at_s, one.deadline_ms, strict=True) if value is not None]
-    top = max(one.latency_ms, default=1.0)
     if due:
         far = min(value for _, value in due) > FAR * top
         label = f"deadline: {due[0][1]:g} ms, far above" if far else "deadline"
