@@ -207,6 +207,9 @@ def _activate(parsed: argparse.Namespace) -> dict[str, object]:
             raise SystemExit(USAGE)
         return _ask(parsed, "end_shadow")
     path = os.path.abspath(parsed.bundle)
+    if parsed.frames < 0 or (parsed.frames and parsed.shadow is None):
+        print("fenced activate: --frames is a count, and goes with --shadow", file=sys.stderr)
+        raise SystemExit(USAGE)
     if parsed.shadow is None:
         return _ask(parsed, "activate", path)
     with _control(parsed) as control:

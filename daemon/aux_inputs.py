@@ -99,16 +99,24 @@ class AuxInputs:
         """Takes a value for the runs that follow, or says why not. An older value never replaces a newer one."""
         value = self._values.get(message.name)
         if value is None:
-            return _refusal(RefusalCode.UNKNOWN_AUX, "name", f"one of {list(self._values)}", message.name)
+            expected, action = f"one of {list(self._values)}", "name an aux input of the model's contract"
+            return _refusal(RefusalCode.UNKNOWN_AUX, "name", expected, message.name, action)
         if len(message.value) != value.buffer.size_bytes:
             found = f"{len(message.value)} bytes"
-            return _refusal(RefusalCode.BAD_AUX, "value", f"{value.buffer.size_bytes} bytes", found)
+            kind = f"{value.contract.dtype.name.lower()} {list(value.contract.shape)}"
+            expected, action = f"{value.buffer.size_bytes} bytes: {kind}", "send the value in the contract's form"
+            return _refusal(RefusalCode.BAD_AUX, "value", expected, found, action)
         if message.time_ns > now_ns:
             found = f"{message.time_ns - now_ns} ns in the future"
-            return _refusal(RefusalCode.BAD_AUX, "timeNs", "a time at or before now (CLOCK_MONOTONIC)", found)
+            expected, action = (
+                "a time at or before now (CLOCK_MONOTONIC)",
+                "send when the value was true, in that clock",
+            )
+            return _refusal(RefusalCode.BAD_AUX, "timeNs", expected, found, action)
         if value.time_ns is not None and message.time_ns < value.time_ns:
             found = f"one {value.time_ns - message.time_ns} ns older"
-            return _refusal(RefusalCode.BAD_AUX, "timeNs", "a time not before the last value's", found)
+            action = "send values in the order of their times, from one peer"
+            return _refusal(RefusalCode.BAD_AUX, "timeNs", "a time not before the last value's", found, action)
         value.data, value.time_ns = message.value, message.time_ns
         return None
 
@@ -126,5 +134,5 @@ def _give(value: _Value, now_ns: int) -> int:
     return NO_AGE_NS
 
 
-def _refusal(code: RefusalCode, what: str, expected: str, found: str) -> Refusal:
-    return Refusal(code, Kind.SET_AUX, what, expected, found, "send what the model's contract asks for")
+def _refusal(code: RefusalCode, what: str, expected: str, found: str, action: str) -> Refusal:
+    return Refusal(code, Kind.SET_AUX, what, expected, found, action)

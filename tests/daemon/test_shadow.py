@@ -395,7 +395,9 @@ def test_the_command_begins_and_ends_a_shadow(
         assert json.loads(capsys.readouterr().out)["shadow"] is True
         assert cli.main(["activate", "--shadow", "off", *sockets]) == 0
         assert json.loads(capsys.readouterr().out)["compared"] == 0
-        for wrong in ([], [new, "--shadow", "off"], ["--shadow"], ["--frames", "3", "--shadow", "off"]):
+        for wrong in ([], [new, "--shadow", "off"], ["--shadow"], ["--frames", "3", "--shadow", "off"],
+                      [new, "--frames", "3"], [new, "--shadow", "--frames", "-1"]):  # fmt: skip
             with pytest.raises(SystemExit) as usage:
                 cli.main(["activate", *wrong, *sockets])
             assert usage.value.code == 2
+        assert daemon.status()["models"][0]["release"] == OLD.release  # a count without its --shadow activates nothing
