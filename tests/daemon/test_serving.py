@@ -382,17 +382,18 @@ def test_a_stale_aux_input_refuses_the_run_or_takes_the_signed_default(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "ahead_ns", "code", "words"),
+    ("wrong", "code", "words"),
     [
-        ("gain", b"\0" * 8, 0, RefusalCode.BAD_AUX, r"value: expected 4 bytes: float32 \[1\], found 8 bytes"),
-        ("desire", b"\0" * 4, 0, RefusalCode.UNKNOWN_AUX, "name: expected one of"),
-        ("gain", b"\0" * 4, 1 << 40, RefusalCode.BAD_AUX, "in the future; send when the value was true"),
-        ("gain", b"\0" * 4, -2, RefusalCode.BAD_AUX, "ns older; send values in the order of their times"),
+        (("gain", b"\0" * 8, 0), RefusalCode.BAD_AUX, r"value: expected 4 bytes: float32 \[1\], found 8 bytes"),
+        (("desire", b"\0" * 4, 0), RefusalCode.UNKNOWN_AUX, "name: expected one of"),
+        (("gain", b"\0" * 4, 1 << 40), RefusalCode.BAD_AUX, "in the future; send when the value was true"),
+        (("gain", b"\0" * 4, -2), RefusalCode.BAD_AUX, "ns older; send values in the order of their times"),
     ],
 )
 def test_a_wrong_aux_input_is_refused_by_name(
-    tmp_path: Path, maker: BundleMaker, name: str, value: bytes, ahead_ns: int, code: RefusalCode, words: str
+    tmp_path: Path, maker: BundleMaker, wrong: tuple[str, bytes, int], code: RefusalCode, words: str
 ) -> None:
+    name, value, ahead_ns = wrong
     with DaemonThread(tmp_path, [maker.write(TinyModel("scale"))], maker) as daemon, daemon.camera() as camera:
         now_ns = time.monotonic_ns()
         camera.set_aux("gain", now_ns, bytes(4))
