@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from signing.refusal import RefusalCode, Refused, shown
+
 ZERO_HASH = "0" * 64
 LINE_LIMIT_BYTES = 16 << 10
 _TAIL_BYTES = 2 * LINE_LIMIT_BYTES
@@ -67,9 +69,16 @@ def advance(head: ChainHead, line: bytes, number: int) -> ChainHead:
 
 
 def verify(path: str) -> ChainHead:
-    """Walks the whole log; returns its head or raises AuditBroken. OSError when it cannot be read."""
-    head = ChainHead(0, ZERO_HASH)
-    with open(path, "rb") as file:
+    """Walks the whole log; returns its head. Raises AuditBroken, or Refused(UNREADABLE_FILE) where there is no log."""
+    head, expected = ChainHead(0, ZERO_HASH), "the daemon's audit log, audit.jsonl in its state folder"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise Refused(RefusalCode.UNREADABLE_FILE, shown(path), expected, os.strerror(error.errno or 0)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused(RefusalCode.UNREADABLE_FILE, shown(path), expected, "a folder, a pipe or a device")
+    with open(descriptor, "rb") as file:
         for number in range(1, 1 << 62):
             line = file.readline(LINE_LIMIT_BYTES + 1)
             if not line:

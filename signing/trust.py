@@ -88,8 +88,11 @@ class TrustStore:
             if found.version > trusted.root.version:
                 trusted = trusted.accept_root(root_envelope)
             elif found.version == trusted.root.version and found != trusted.root:
-                what = f"root version {found.version}"
-                raise Refused(RefusalCode.ROOT_CHAIN_BROKEN, what, "the document that is trusted", "another one")
+                what, todo = (
+                    f"root version {found.version}",
+                    "Name the root file of that version that was trusted first.",
+                )
+                raise Refused(RefusalCode.ROOT_CHAIN_BROKEN, what, "the document that is trusted", "another one", todo)
         return trusted
 
     def confirm(self, bundle: VerifiedBundle) -> TrustStore:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.audit import ZERO_HASH, AuditBroken, AuditLog, verify
+from signing.refusal import RefusalCode, Refused
 
 
 def written(folder: Path, entries: int) -> Path:
@@ -93,6 +94,18 @@ def test_an_entry_beyond_the_limit_is_refused_and_writes_nothing(tmp_path: Path)
     with pytest.raises(ValueError, match="at most"):
         log.append("bundle.refused", {"path": "x" * 20_000})
     assert verify(str(path)).entries == 1
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a folder", "a pipe"])
+def test_what_is_no_log_is_refused_by_its_path_when_it_is_walked(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "audit.jsonl"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    with pytest.raises(Refused, match="audit.jsonl': expected the daemon's audit log") as refused:
+        verify(str(path))
+    assert refused.value.code is RefusalCode.UNREADABLE_FILE
 
 
 def test_a_link_in_place_of_the_log_is_refused(tmp_path: Path) -> None:

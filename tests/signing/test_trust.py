@@ -544,6 +544,9 @@ def test_following_refuses_another_document_of_the_same_version(sim: BundleSimul
     other = sign_root(replace(sim.root, minimum_releases={"lane": 1}), sim.keys.root)
     with refusal(RefusalCode.ROOT_CHAIN_BROKEN, "root version 1", "the document that is trusted", "another one"):
         sim.fresh_trust().follow([other])
+    with pytest.raises(Refused) as refused:
+        sim.fresh_trust().follow([other])
+    assert "that was trusted first" in refused.value.todo
 
 
 # Revocation
