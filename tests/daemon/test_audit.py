@@ -103,7 +103,7 @@ def test_what_is_no_log_is_refused_by_its_path_when_it_is_walked(tmp_path: Path,
         path.mkdir()
     elif kind == "a pipe":
         os.mkfifo(path)
-    with pytest.raises(Refused, match="audit.jsonl': expected the daemon's audit log") as refused:
+    with pytest.raises(Refused, match=r"audit\.jsonl': expected the daemon's audit log") as refused:
         verify(str(path))
     assert refused.value.code is RefusalCode.UNREADABLE_FILE
 
