@@ -7,10 +7,12 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from client.errors import Refused
 from daemon.config import Realtime
 from daemon.realtime import RealtimeCode, RealtimeRefused, apply
 from tests.daemon.test_process import Process
@@ -24,6 +26,7 @@ ALL = f"[realtime]\nfifo_priority = 5\ncores = [{CORE}]\nlock_memory = true\nmem
 _WITHOUT_RIGHTS = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
+from client.errors import Refused
 from daemon.config import Realtime
 from daemon.realtime import RealtimeRefused, apply
 
@@ -97,6 +100,24 @@ def test_a_daemon_that_is_refused_its_cores_ends_before_it_serves(
     assert done.returncode == 3
     assert "realtime-cores: realtime.cores: expected cores of" in done.stderr
     assert not (tmp_path / "state").exists()
+
+
+def test_a_bundle_beyond_the_memory_limit_is_refused_with_the_numbers(
+    vehicle_site: Path, tmp_path: Path, maker: BundleMaker
+) -> None:
+    more = "[realtime]\nmemory_limit_bytes = 1073741824\n"
+    daemon = Process(vehicle_site, tmp_path, [maker.write(OLD)], maker, more=more)
+    child = daemon.start()
+    try:
+        large = maker.write(NEW, edit_graph=lambda graph: replace(graph, arena_bytes=2 << 30))
+        with daemon.camera() as camera, daemon.consumer() as consumer, daemon.control() as control:
+            with pytest.raises(Refused, match=r"memory.*RLIMIT_DATA"):
+                control.activate(large)
+            run_one(camera, consumer, 1, picture(1))
+        assert daemon.stop() == 0
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_nothing_is_asked_for_where_nothing_is_configured() -> None:
