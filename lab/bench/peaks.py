@@ -24,7 +24,7 @@ CPUS = {"x86_64": "x86_64_v3", "aarch64": "generic"}
 _LANES = {"x86_64": 8, "aarch64": 4}
 _SUMS, _ROUNDS = 12, 400_000
 """Accumulators: two units with a latency of four or five cycles each."""
-_COPY_BYTES, _TRIES = 64 << 20, 8
+_COPY_BYTES, _TRIES = 64 << 20, 40
 _KERNEL = """void fma(float* restrict out, unsigned char* restrict in,
                       const int core, const int rounds, const int cores) {{
   typedef float lanes __attribute__((vector_size({lane_bytes})));
