@@ -86,6 +86,10 @@ def parser() -> argparse.ArgumentParser:
         "--without-device", action="store_true",
         help="for cuda, or a cpu of another arch: compile where it is not; the bundle is then admitted and not run",
     )  # fmt: skip
+    compile_.add_argument(
+        "--tune", type=numbers.seconds, metavar="SECONDS",
+        help="time other choices for CPU kernels for so long, and keep the better ones; 0: only what earlier runs kept",
+    )  # fmt: skip
     compile_.set_defaults(command=_compile)
     sign_cli.add_commands(commands)
     replay_cli.add_commands(commands)
@@ -114,7 +118,9 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     output: Path = arguments.output or Path(f"{load_spec(arguments.spec).model.name}.unsigned.fenced")
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        report = compile_spec(arguments.spec, output, progress=progress, without_device=arguments.without_device)
+        report = compile_spec(
+            arguments.spec, output, progress=progress, without_device=arguments.without_device, tune_s=arguments.tune
+        )
     page = output.with_suffix(".html")
     page.write_text(compile_page(report), encoding="utf-8")
     print(report.to_json() if arguments.json else f"{report.to_text()}report {page}")

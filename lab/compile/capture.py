@@ -10,7 +10,7 @@ arena only sizes and offsets leave this file, never contents; inputs and outputs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class Kernel:
     flops: int
     binary: bytes = b""
     """What tinygrad's compiler made of it; empty on devices whose own driver compiles the source."""
+    program: bytes = field(default=b"", compare=False)
+    """tinygrad's key of the compiled program."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ class _Reader:
             items=tuple(map(int, items or (1,) * len(groups))),
             flops=int(estimate_uop(call).ops),
             binary=_binary(program),
+            program=program.key,
         )
         self.kernels.append(kernel)
         self.kernel_by_key[program.key] = len(self.kernels) - 1
@@ -322,6 +325,19 @@ class _Reader:
     def _lifetime(self, base: int) -> Lifetime:
         uses = [at for at, one in enumerate(self.launches) if any(span.buffer == base for span in one.arguments)]
         return Lifetime(self.bases[base].nbytes, uses[0], uses[-1])
+
+
+def variant(kernel: Kernel, program: Any) -> Kernel | None:
+    """The kernel as another program of the same arguments for the CPU; None where it uses them otherwise."""
+    info = program.arg
+    access = tuple(_access(slot in info.outs, slot in info.ins) for slot in info.globals)
+    scalars = [one.expr for one in info.vars]
+    if access != kernel.access or scalars not in ([], ["core_id"]):
+        return None
+    return replace(
+        kernel, name=ansistrip(info.function_name), source=program.src[2].arg, takes_core=bool(scalars),
+        cores=int(info.global_size[0]) if scalars else 1, binary=b"", program=program.key,
+    )  # fmt: skip
 
 
 def _binary(program: Any) -> bytes:

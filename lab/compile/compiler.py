@@ -26,6 +26,7 @@ from lab.compile.spec import Spec
 from lab.compile.spec_toml import load_spec
 from lab.compile.stages import Stages
 from lab.compile.target import Target, open_target
+from lab.compile.tune_cache import Timed
 
 if TYPE_CHECKING:
     from lab.compile.entry import CapturedEntry
@@ -33,12 +34,19 @@ if TYPE_CHECKING:
 
 
 def compile_spec(
-    spec_path: Path, out_path: Path, *, progress: Progress | None = None, without_device: bool = False
+    spec_path: Path,
+    out_path: Path,
+    *,
+    progress: Progress | None = None,
+    without_device: bool = False,
+    tune_s: float | None = None,
 ) -> CompileReport:
     """Compiles the spec at `spec_path` to an unsigned bundle at `out_path`.
 
     without_device: for a GPU that this machine lacks, or a CPU of another architecture; the bundle is admitted and not
     run (`lab.compile.target_cuda`, `lab.compile.target_cross`).
+    tune_s: seconds for timing other choices for CPU kernels (`lab.compile.tune`); 0: only what the cache holds; None:
+    none, the rule makes all choices.
 
     Raises CompileRefused where spec, model or target cannot be compiled as they stand, or where a check fails; nothing
     is written then. Sets `CC`, `DEV` and `CACHEDB` of the process on the first call (`lab.compile.toolchain`).
@@ -51,11 +59,22 @@ def compile_spec(
         # these import tinygrad, which must find the compiler's environment already set
         from lab.compile.entry import capture_entries  # noqa: PLC0415
 
-        return _pack_and_check(spec, capture_entries(spec, target, stages), target, out_path, stages)
+        if tune_s is None:
+            return _pack_and_check(spec, capture_entries(spec, target, stages), target, out_path, stages)
+        from lab.compile.tuned import tuned_entries  # noqa: PLC0415
+
+        entries, verdicts = tuned_entries(spec, target, tune_s, stages)
+        return _pack_and_check(spec, entries, target, out_path, stages, tuning=verdicts)
 
 
 def _pack_and_check(
-    spec: Spec, entries: Sequence[CapturedEntry], target: Target, out_path: Path, stages: Stages
+    spec: Spec,
+    entries: Sequence[CapturedEntry],
+    target: Target,
+    out_path: Path,
+    stages: Stages,
+    *,
+    tuning: tuple[Timed, ...] = (),
 ) -> CompileReport:
     from lab.compile import pack  # noqa: PLC0415 (imports tinygrad)
 
@@ -96,6 +115,7 @@ def _pack_and_check(
         checks=tuple(results),
         stages=tuple(stages.done),
         details=details,
+        tuning=tuning,
         **sizes,
     )
 

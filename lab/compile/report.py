@@ -9,6 +9,7 @@ from pathlib import Path
 from hal.admit import ArenaRange
 from lab.compile.checks import Accuracy, CheckResult
 from lab.compile.spec import Spec
+from lab.compile.tune_cache import Timed
 
 __all__ = ["Accuracy", "CompileReport", "Details", "EntryReport", "LaunchReport", "Stage"]
 
@@ -79,6 +80,8 @@ class CompileReport:
     checks: tuple[CheckResult, ...]
     stages: tuple[Stage, ...]
     details: Details
+    tuning: tuple[Timed, ...] = ()
+    """What timing found for this model's kernels, largest gain first; empty without `--tune`."""
 
     @property
     def flops(self) -> int:
@@ -117,6 +120,21 @@ class CompileReport:
             lines.append(
                 f"  {one.kernel:<40} {one.flops / 1e6:9.2f} MFLOP  {one.bytes / 1e3:9.1f} kB  {one.cores} cores"
             )
+        lines += self._tuning_text()
         seconds = sum(one.seconds for one in self.stages)
         lines.append(f"took {seconds:.1f} s: " + ", ".join(f"{one.name} {one.seconds:.1f}" for one in self.stages))
         return "\n".join(lines) + "\n"
+
+    def _tuning_text(self) -> list[str]:
+        better = [one for one in self.tuning if one.chosen is not None]
+        if not self.tuning:
+            return []
+        before, after = sum(one.rule_us for one in self.tuning), sum(one.chosen_us for one in self.tuning)
+        lines = [
+            f"tuned: {len(better)} of {len(self.tuning)} timed kernels better than by the rule, "
+            f"{before:.0f} to {after:.0f} us when they were timed"
+        ]
+        for one in better[:8]:
+            chosen = " ".join(f"{name}:{axis}:{amount}" for name, axis, amount in one.chosen or ())
+            lines.append(f"  {one.kernel:<40} {one.rule_us:9.1f} to {one.chosen_us:9.1f} us  {chosen}")
+        return lines

@@ -37,6 +37,7 @@ MIN_THREADED_WORK = 4096
 """Below this a launch on one core is no slower. It is this low because what two cores wrote lies in their own caches:
 one core that copies it has to fetch the other's half (measured: 14400 floats in 5.1 instead of 1.4 microseconds)."""
 MIN_DOT = 32
+MAX_PAIRS = 4
 MAX_SHARED_AXIS = 4
 _STARTS_PER_CYCLE = 2
 _LATENCY_CYCLES = 4
@@ -108,8 +109,8 @@ def _with_stride(access: UOp, loops: list[UOp], stride: int) -> UOp | None:
     return None
 
 
-def candidates(shape: Shape, file: Registers) -> Iterator[Blocking]:
-    """Choices for a kernel, best first. A choice may turn out not to apply; the next is then tried."""
+def candidates(shape: Shape, file: Registers, count: int = MAX_PAIRS) -> Iterator[Blocking]:
+    """Choices for a kernel, best first, at most `count` pairs. Where one does not apply, the next is tried."""
     if shape.vector is None:
         return
     if not shape.reductions:
@@ -118,7 +119,7 @@ def candidates(shape: Shape, file: Registers) -> Iterator[Blocking]:
     unrolls = _whole_unroll(shape.reductions)
     taps = math.prod(size(loop) for loop, _ in unrolls)
     yield from _dot_products(shape, shape.vector)
-    for pair in _register_blocks(shape, shape.vector, file, taps)[:4]:
+    for pair in _register_blocks(shape, shape.vector, file, taps)[:count]:
         yield Blocking(pair.upcasts, unrolls)
 
 

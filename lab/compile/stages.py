@@ -48,3 +48,8 @@ class Stages:
         self.inner_s = outer_s + whole_s
         if self.progress is not None and self.task is not None:
             self.progress.advance(self.task)
+
+    def tell(self, what: str) -> None:
+        """What the stage is at, on the progress bar."""
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, description=what)

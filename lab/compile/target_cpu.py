@@ -27,6 +27,8 @@ class CpuTarget:
     tinygrad_device = "CPU"
     align_bytes = 64
     """A cache line, as tinygrad's vector loads and stores need it."""
+    tuning = ""
+    """Digest of the choices that timing made for this compile; empty where the rule made all of them."""
 
     def __init__(self, spec: TargetSpec) -> None:
         if os.uname().machine != spec.arch:
@@ -78,7 +80,8 @@ class CpuTarget:
         from lab.compile.schedule import RULE_VERSION  # noqa: PLC0415 (imports tinygrad)
 
         compiled = (("cpu", self._spec.cpu), ("scheduleRule", RULE_VERSION), ("threads", self._spec.threads))
-        return (*compiled, ("ziglang", version("ziglang")))
+        tuned = (("tuned", self.tuning),) if self.tuning else ()
+        return (*compiled, *tuned, ("ziglang", version("ziglang")))
 
 
 def features(spec: TargetSpec) -> tuple[str, ...]:
