@@ -47,7 +47,7 @@ def _line(one: Outcome) -> str:
         return f"{one.unit.name}: {one.refusal.text}{tries}"
     compared = one.report.against or one.report.compared
     counts = f"{compared.equal} equal, {compared.within} within tolerance, {compared.mismatched} mismatched"
-    counts += f"; did not run now: {idle}" if (idle := counted(one.report.not_run)) else ""
+    counts += f"; of the rest: {idle}" if (idle := counted(one.report.not_run)) else ""
     return f"{one.unit.name}: {counts}; {one.seconds:.1f} s on {one.host}{tries}"
 
 

@@ -69,7 +69,7 @@ def _lead(report: ReplayReport) -> str:
         other = report.against
         counts += f"; the other bundle: {other.equal} equal, {other.within} within, {other.mismatched} outside"
     missing = [f"{count} {status}" for status, count in sorted(report.not_run.items())]
-    counts += f"; did not run now: {', '.join(missing)}" if missing else ""
+    counts += f"; of the rest: {', '.join(missing)}" if missing else ""
     for count, what in (
         (report.unrecorded, "results whose pixels are not in the log"),
         (report.uncertain, "results behind a hole in the log, not compared"),

@@ -39,7 +39,7 @@ def _mark(one: Outcome) -> Mark:
     assert one.report is not None
     compared = one.report.against or one.report.compared
     word, idle = verdict(one.report), counted(one.report.not_run)
-    left = f"; did not run now: {idle}" if idle else ""
+    left = f"; of the rest: {idle}" if idle else ""
     return Mark(f"{word}: {compared.mismatched} of {compared.compared} outside{left}", word.kind)
 
 
