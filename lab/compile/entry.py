@@ -16,10 +16,11 @@ from abi.graph import BufferKind, EntryRole, OutputView
 from lab.compile import checks
 from lab.compile.capture import Capture, CapturedFunction
 from lab.compile.checks import Accuracy, CheckResult
+from lab.compile.finite import check_finite
 from lab.compile.merge import Part
 from lab.compile.model import Model, TensorInfo, load_model
 from lab.compile.network import operators
-from lab.compile.pack import output_views
+from lab.compile.pack import output_views, view_bytes
 from lab.compile.pipeline import Pipeline, build_pipeline
 from lab.compile.python_pipeline import PythonPipeline, declared_inputs, load_pipeline
 from lab.compile.refusal import CompileRefusal, CompileRefused
@@ -157,6 +158,9 @@ def _check(
         worst = ", ".join(f"{tensor} {value:.2e}" for tensor, value in reference.worst.items())
         allowed = f"allowed {spec.check.onnxruntime_tolerance:g}"
         results.append(CheckResult("onnxruntime", f"worst |difference| {worst}; {allowed}"))
+    if captured.views:
+        steps = [view_bytes(captured.views, spec, captured.tensors, one) for one in replayed]
+        results.append(check_finite(captured.views, steps))
     results += [
         checks.check_other_pixels_matter(*seen, replayed),
         checks.check_every_input_matters(spec, seen[1], captured.function.captured),

@@ -28,6 +28,7 @@ class CompileRefusal(Enum):
     FOREIGN_DEVICE = "foreign-device"
     OUT_OF_BOUNDS = "out-of-bounds"
     INPUT_WITHOUT_EFFECT = "input-without-effect"
+    NOT_FINITE = "not-finite"
     SEED_WITHOUT_EFFECT = "seed-without-effect"
     CAPTURE_DIFFERS = "capture-differs"
     REFERENCE_DIFFERS = "reference-differs"

@@ -167,6 +167,36 @@ def test_a_value_frozen_at_capture_that_no_run_shows_is_found(
     assert (refused.code, what in refused.what) == (CompileRefusal.PIPELINE, True), refused
 
 
+NEVER_A_NUMBER = '(rolled[0].cast("float32") ** 2 * -1 - 1).sqrt()'
+NONE_AT_FIRST = '(rolled[0].cast("float32") ** 2).sum().reshape(1).log()'  # the queue begins with zeros
+
+
+def with_oldest(value: str, policy: str) -> tuple[str, dict[str, str]]:
+    """The pipeline and its edited spec where `value` is its first output."""
+    named = 'name = "oldest"\nunit = "1"\nnan = '
+    return PIPELINE.replace('"oldest": rolled[0]', f'"oldest": {value}'), {f'{named}"refuse"': f'{named}"{policy}"'}
+
+
+def test_an_output_that_is_never_a_number_is_refused_where_its_contract_refuses_it(tmp_path: Path) -> None:
+    refused = refusal(tmp_path, *with_oldest(NEVER_A_NUMBER, "refuse"))
+    assert (refused.code, refused.what) == (CompileRefusal.NOT_FINITE, "output 'oldest'"), refused
+    assert refused.found == "NaN or infinity in each of 20 steps"
+
+
+@pytest.mark.parametrize(
+    ("value", "policy", "words"),
+    [
+        (NEVER_A_NUMBER, "flag", "oldest not in 20 of 20 steps, whose results would be flagged"),
+        (NONE_AT_FIRST, "refuse", "oldest not in 4 of 20 steps, whose results would be discarded"),
+        ("rolled[0]", "refuse", "all, over 20 steps"),
+    ],
+)
+def test_outputs_that_are_no_numbers_are_told_of(tmp_path: Path, value: str, policy: str, words: str) -> None:
+    text, edits = with_oldest(value, policy)
+    report = compile_spec(write_pipeline(tmp_path, text, edits), tmp_path / "rolling.fenced")
+    assert [one.seen for one in report.checks if one.name == "outputs are numbers"] == [words]
+
+
 def test_a_list_made_of_inputs_keeps_each_an_input(tmp_path: Path) -> None:  # cases/runtime.md row 4
     parts = """parts = [road[:48], road[48:]]
         road = parts[0].cat(parts[1])
