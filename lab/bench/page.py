@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from lab.bench.curve import Curve
 from lab.bench.result import Result
 from lab.bench.row import Row
-from lab.bench.table import quantity, ratio_range, reached, said_of, slope
+from lab.bench.table import plain, quantity, ratio_range, reached, said_of, signed, slope
 from lab.hil.html import BAD, GOOD, INK, ORANGE, PALE, Mark, page, svg, table
 
 __all__ = ["bench_page"]
@@ -54,21 +54,21 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     if not asked:
         return []
     missed = [one.name for one in asked if not reached(one)]
-    said = "all reached" if not missed else f"{len(missed)} missed: {', '.join(dict.fromkeys(missed))}"
+    said = "all reached" if not missed else f"{len(missed)} missed: {'; '.join(dict.fromkeys(missed))}"
     return [f'<p class="verdict">Of {len(asked)} ratios that the design asks for, {html.escape(said)}.</p>']
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     good = reached(row)
-    ratio = Mark(f"{row.ratio:.2f}×", "none" if good is None else "good" if good else "bad")
-    asked = f"≥ {row.reach:.2f}×" if row.reach else ""
+    ratio = Mark(f"{plain(row.ratio)}×", "none" if good is None else "good" if good else "bad")
+    asked = f"≥ {plain(row.reach)}×" if row.reach else ""
     numbers = (quantity(row.ours, row.unit), quantity(row.theirs, row.unit), ratio, ratio_range(row), asked)
     shown = (one if isinstance(one, Mark) else Mark(one, "number") for one in numbers)
     return (row.name, row.peer, *shown, f"{row.load:.1f}", Mark(row.bench, "number"))
 
 
 def _starts(curve: Curve) -> str:
-    return f"{quantity(curve.ours.start, 'ns')} beside {quantity(curve.theirs.start, 'ns')}"
+    return f"{signed(curve.ours.start)} beside {signed(curve.theirs.start)}"
 
 
 def _notes(result: Result) -> list[tuple[str, str]]:

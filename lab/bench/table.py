@@ -35,7 +35,12 @@ def said_of(machine: Machine) -> str:
 
 def ratio_range(row: Row) -> str:
     """The lowest and the highest ratio of the run's blocks, or of repetitions."""
-    return f"{min(row.ratios):.2f} – {max(row.ratios):.2f}" if row.ratios else ""
+    return f"{plain(min(row.ratios))} – {plain(max(row.ratios))}" if row.ratios else ""
+
+
+def plain(ratio: float) -> str:
+    """A ratio with no more digits than it is worth."""
+    return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.2f}"
 
 
 def reached(row: Row) -> bool | None:
@@ -56,11 +61,13 @@ def quantity(value: float, unit: str) -> str:
 
 def slope(curve: Curve) -> str:
     """Ours and the peer's slope, named: what one more costs."""
-    return f"{_per(curve.ours.slope)} beside {_per(curve.theirs.slope)} a further {curve.unit}"
+    return f"{signed(curve.ours.slope)} beside {signed(curve.theirs.slope)} a further {curve.unit}"
 
 
-def _per(ns: float) -> str:
-    return quantity(ns, "ns") if abs(ns) >= 1000 else f"{ns:.0f} ns"
+def signed(ns: float) -> str:
+    """A time that may be below zero, as slopes and starts of lines may."""
+    text = quantity(abs(ns), "ns") if abs(ns) >= 1000 else f"{abs(ns):.0f} ns"
+    return f"−{text}" if ns < 0 else text
 
 
 def _table(title: str, headings: Sequence[str], wrapped: str) -> Table:
@@ -75,8 +82,8 @@ def _rows(rows: Sequence[Row]) -> Table:
     table = _table("ours beside its peer, same run", headings, "the peer is")
     for row in rows:
         table.add_row(
-            row.bench, row.name, quantity(row.ours, row.unit), quantity(row.theirs, row.unit), f"{row.ratio:.2f}×",
-            ratio_range(row), f"≥ {row.reach:.2f}×" if row.reach else "", f"{row.load:.1f}", row.peer,
+            row.bench, row.name, quantity(row.ours, row.unit), quantity(row.theirs, row.unit), f"{plain(row.ratio)}×",
+            ratio_range(row), f"≥ {plain(row.reach)}×" if row.reach else "", f"{row.load:.1f}", row.peer,
         )  # fmt: skip
     return table
 
