@@ -52,6 +52,10 @@ def _run(parsed: argparse.Namespace) -> int:
     except _configuration_errors() as error:
         print(f"fenced: bad-configuration: {error}", file=sys.stderr)
         return USAGE
+    except TimeoutError as error:
+        todo = "the daemon may still carry it out: `fenced status` tells what it came to"
+        print(f"fenced: {error}; {todo}", file=sys.stderr)
+        return FAULT
     except _faults() as error:
         print(f"fenced: {type(error).__name__}: {error}", file=sys.stderr)
         return FAULT

@@ -142,7 +142,7 @@ def test_the_bundle_is_no_larger_than_weights_code_and_64_kb(tiny_bundle: Path) 
 
 def test_the_report_tells_sizes_checks_and_launches(tmp_path: Path) -> None:
     report = compile_spec(write_spec(tmp_path), tmp_path / "out.fenced")
-    assert len(report.checks) == 5
+    assert len(report.checks) == 6
     assert len(report.launches) == len(graph_of(tmp_path / "out.fenced").launches)
     assert report.flops > 0
     assert report.bundle_bytes == (tmp_path / "out.fenced").stat().st_size
