@@ -86,6 +86,13 @@ class MemoryRoom:
         self._statm = _open(f"{proc}/self/statm")
         self._groups = [*_groups(proc, cgroups)]
 
+    def close(self) -> None:
+        """Closes what it holds open, once."""
+        for descriptor in (self._meminfo, self._statm, *(one for group in self._groups for one in group.descriptors)):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._meminfo, self._statm, self._groups = None, None, []
+
     def require_file(self, path: str, limit_bytes: int) -> None:
         """Raises ModelRefused where the file at `path` cannot be held in memory.
 
@@ -145,6 +152,11 @@ class _Group:
         self._limit, self._usage = _open(f"{folder}/{limit}"), _open(f"{folder}/{usage}")
         self._stat = _open(f"{folder}/memory.stat")
         self._droppable = droppable
+
+    @property
+    def descriptors(self) -> tuple[int | None, ...]:
+        """What it holds open; None where a file is not there."""
+        return self._limit, self._usage, self._stat
 
     def rooms(self) -> Iterator[Room]:
         limit, usage = _read(self._limit).strip(), _read(self._usage).strip()

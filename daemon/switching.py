@@ -59,7 +59,7 @@ class Switching:
         frames = config.limits.probation_frames
         self.probation = Probation(frames, limits.fault_limit, loop, self._confirm, self._fail)
         machine = describe_machine(accelerator, config.limits.model_memory_bytes)
-        room = MemoryRoom(config.limits.loaded_bytes, lambda: _held_bytes(accelerator))
+        self._room = room = MemoryRoom(config.limits.loaded_bytes, lambda: _held_bytes(accelerator))
         loader = ModelLoader(accelerator, trust, machine, audit, limits=config.limits, trials=self.trials, room=room)
         loader.serving_beside = self._serving_beside
         self.activator = Activator(loader, loop)
@@ -362,6 +362,7 @@ class Switching:
             self.trials.end_all()
             self._write_trials()
         self.chores.close()
+        self._room.close()
 
     def settle(self) -> None:
         """Waits until what was decided so far is on the disk, or was refused by it."""

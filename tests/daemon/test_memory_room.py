@@ -16,6 +16,7 @@ from daemon.memory_room import MemoryRoom, Need, Room, need_of
 from daemon.refusal import ModelRefused
 from tests.support.bundles import OUT_BYTES, PIXELS, BundleMaker, TinyModel
 from tests.support.daemons import DaemonThread, picture, run_one
+from tests.support.descriptors import open_descriptors
 
 OLD = TinyModel("add", number=3)
 NEW = TinyModel("add", version="2.0.0", release=2, number=50)
@@ -124,3 +125,14 @@ def test_a_cgroups_limit_counts_and_its_page_cache_is_free(tmp_path: Path, membe
         found.require("m", Need(1, 0, 0, 0, 0, 0), 0)
     write(group / limit, "max\n")
     found.require("m", Need(1, 0, 0, 0, 0, 0), 0)
+
+
+def test_a_daemon_that_ends_leaves_no_descriptor_open(tmp_path: Path, maker: BundleMaker) -> None:
+    bundle = maker.write(TinyModel())
+    seen = []
+    for turn in ("first", "second", "third"):
+        (tmp_path / turn).mkdir()
+        with DaemonThread(tmp_path / turn, [bundle], maker):
+            pass
+        seen.append(len(open_descriptors()))
+    assert seen[2] == seen[1]  # the first opens what the process keeps
