@@ -182,6 +182,10 @@ def end_report(plan: Plan, rigs: list[Rig], report: ReplayReport) -> None:
         report.ledgers[side] = {name: ledger_row(camera.ledger) for name, camera in rig.cameras.items()}
     report.units = {view.name: view.unit for model in plan.models.values() for view in model.layout.outputs}
     report.circumstances = circumstances(rigs[0].status())
+    if again := sum(rig.given_again for rig in rigs):
+        report.notes.append(f"{again} sets of frames were late, for this machine was busy, and were given again")
+        for name in sorted(set[str]().union(*(rig.stepped for rig in rigs))):
+            report.notes.append(f"{name}: it kept state in step with late frames: state went another way")
 
 
 def begin_state(plan: Plan, rigs: list[Rig], report: ReplayReport, name: str) -> ModelPlan | None:

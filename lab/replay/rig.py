@@ -33,6 +33,7 @@ SLOTS = 4
 QUEUE = 1
 """In lock-step no more than one result waits; a daemon's ring may be as short as two."""
 NAME = "replay"
+LATE, LATE_TRIES = "late", 40
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Rig:
         self._last_sof_ns: dict[str, int] = {}
         self._sequence = 0
         self._aux_ns: dict[str, int] = {}
+        self._fences: dict[str, int] = {}
+        self.given_again = 0
+        """Sets of frames that were given again because they had been late."""
+        self.stepped: set[str] = set()
+        """Models that ran in between: an entrypoint kept state in step with frames that were late."""
         self.consumers: dict[str, Consumer] = {}
         self.cameras: dict[str, Camera] = {}
         self._control: Control | None = None
@@ -122,8 +128,23 @@ class Rig:
     def play(self, run: LoggedRun) -> Played:
         """Give the run's frames to the daemon and wait for its result. Every frame must have its pixels.
 
-        Raises TimeoutError, ConnectionLost, Refused.
+        A set that this machine was too slow for (`late`) has not run, and is given again: the daemon forgets its
+        slowest runs after some that did not run for them. Raises TimeoutError, ConnectionLost, Refused.
         """
+        played = self._play(run)
+        for _ in range(LATE_TRIES):
+            if played.status != LATE:
+                break
+            self.given_again += 1
+            played = self._play(run)
+        fence = None if played.delivery is None else played.delivery.receipt.fence_value
+        if fence is not None:
+            if self._fences.get(run.model, fence - 1) != fence - 1:
+                self.stepped.add(run.model)
+            self._fences[run.model] = fence
+        return played
+
+    def _play(self, run: LoggedRun) -> Played:
         frames = [frame for frame in run.frames if frame is not None]
         sof_ns = [one.sof_monotonic_ns for one in run.receipt.frames]
         for value in run.aux:

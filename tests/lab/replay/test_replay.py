@@ -14,10 +14,11 @@ from client.errors import Refused
 from lab import cli
 from lab.replay.compare import Tolerance, Tolerances
 from lab.replay.log import LogReader, LogWriter
-from lab.replay.played import Start
+from lab.replay.played import LoggedFrame, Start
 from lab.replay.realtime import replay_in_real_time
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.replay import Against, Options, replay
+from lab.replay.rig import Rig
 from tests.lab.replay.recording import drive, recording
 from tests.support.bundles import BundleMaker, TinyModel, frame_format
 from tests.support.daemons import DaemonThread, ended, picture, submit
@@ -293,3 +294,22 @@ def test_a_stream_that_nobody_takes_is_refused_by_the_daemon(tmp_path: Path, oth
         replay(daemon.sockets, log)
     assert refused.value.code is RefusalCode.UNKNOWN_STREAM
     assert frame_format().camera_name  # the log's own format was offered
+
+
+def test_what_is_late_on_a_busy_machine_is_given_again(
+    tmp_path: Path, others: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline_ns = 10_000_000_000
+    log, bundle = recorded(tmp_path, maker, TinyModel("total", deadline_ns=deadline_ns), snapshot_behind=2)
+    given, late = Rig.submit, iter([True, True])
+
+    def submit(rig: Rig, frame: LoggedFrame, behind_ns: int, sequence: int) -> None:
+        given(rig, frame, behind_ns + 2 * deadline_ns * next(late, False), sequence)
+
+    monkeypatch.setattr(Rig, "submit", submit)
+    with DaemonThread(others, [bundle], maker) as daemon:
+        report = replay(daemon.sockets, log)
+    assert (report.passed, report.equal) == (True, FRAMES - 2)
+    assert report.ledgers["now"]["road"]["late"] == 2
+    assert any(note.startswith("2 sets of frames were late") for note in report.notes)
+    assert not any("another way" in note for note in report.notes)
