@@ -10,6 +10,7 @@ import pytest
 from lab.compile.compiler import compile_spec
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec_toml import load_spec
+from tests.lab.compile.python_pipelines import write_entries
 from tests.lab.compile.tiny_models import write_spec
 from tests.support import hcq
 
@@ -36,6 +37,27 @@ with open_checked(folder / "model.fenced") as (sealed, _, stated):
 (folder / "expected").write_bytes(b"".join(expected))
 named = [stated.target.driver, stated.target.arch, dict(stated.compiler.options)]
 print(json.dumps([named, [one.seen for one in report.checks if one.name.startswith(("eager", "captured"))]]))
+"""
+ENTRIES = """
+import json, sys
+from pathlib import Path
+from abi.graph import decode
+from lab.compile import bounds, capture
+from lab.compile.compiler import compile_spec
+from lab.sign.pack import open_checked
+prove, proved = capture.require_in_bounds, {}
+def counted(program):
+    prove(program)
+    proved[program.key.hex()] = len(list(bounds.accesses(program.src[1].src)))
+capture.require_in_bounds = counted
+bundle = Path(sys.argv[2]) / "turns.fenced"
+report = compile_spec(Path(sys.argv[1]), bundle)
+with open_checked(bundle) as (sealed, _, stated):
+    at = [blob.name for blob in stated.blobs].index("graph")
+    graph = decode(sealed.view(sealed.layout.blobs[at]))
+checks = {one.name: one.seen for one in report.checks}
+print(json.dumps([report.target, checks, [one.role.name for one in graph.entrypoints],
+                  len(graph.programs), proved]))
 """
 STATEFUL = """
 import json, sys
@@ -151,6 +173,17 @@ def test_a_compiled_model_is_replayed_from_data_alone_bit_for_bit(bundle: tuple[
     assert len(seen) == 2
     assert all(one.startswith("bit for bit") for one in seen)
     assert hcq.run(REPLAY, str(folder)) == [True, 6, ["tinygrad.runtime.ops_amd"]]
+
+
+def test_entrypoints_share_their_state_on_the_device_and_accesses_are_proved(tmp_path: Path) -> None:
+    hcq.require_emulator()
+    spec = write_entries(tmp_path, edits=FOR_HCQ)
+    target, checks, roles, programs, proved = compiled(ENTRIES, tmp_path / "out", spec)
+    assert target == "hcq AMD:0 gfx1100 emulated"
+    assert "bit for bit over 20 steps" in checks["entrypoints in turn = eager"]
+    assert sorted(roles) == ["LIGHTER", "PRIMARY", "STATE_ONLY"]
+    assert len(proved) >= programs > 0
+    assert min(proved.values()) >= 2  # each kernel reads something and writes something
 
 
 def test_state_and_rotating_buffers_give_tinyjits_bytes_in_a_fresh_process(tmp_path: Path) -> None:
