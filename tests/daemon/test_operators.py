@@ -14,6 +14,7 @@ import pytest
 from client import cli
 from client.control import Control
 from client.errors import Refused
+from daemon.sockets import SocketsTaken
 from tests.daemon.test_models import delay_loads
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
@@ -58,6 +59,19 @@ def test_commands_that_meet_lose_no_frame_and_break_nothing(tmp_path: Path, make
         assert (counted["run"], status["faults"]["internal_errors"]) == (sequence, 0)
         assert status["models"][0]["runs"]["published"] == sequence
         assert status["device"]["memory"]["executables"] <= 3  # what serves, what served before, a shadow
+
+
+def test_a_second_daemon_on_one_state_directory_is_refused_and_touches_nothing(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    bundle = maker.write(FIRST)
+    with DaemonThread(tmp_path, [bundle], maker) as daemon:
+        head = daemon.status()["audit"]
+        (tmp_path / "second").mkdir()
+        (tmp_path / "second" / "state").symlink_to(tmp_path / "state")  # by another name too
+        with pytest.raises(SocketsTaken, match=r"another daemon serves .*state; stop it first or use another folder"):
+            DaemonThread(tmp_path / "second", [bundle], maker)
+        assert daemon.status()["audit"] == head
 
 
 def test_an_operator_who_leaves_while_a_bundle_is_loaded_changes_nothing_about_it(
