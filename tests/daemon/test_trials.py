@@ -241,8 +241,13 @@ def test_frames_without_an_answer_are_no_fault_of_a_release_that_gave_one(tmp_pa
 def test_a_release_that_fails_alone_again_and_again_fills_no_disk(tmp_path: Path, maker: BundleMaker) -> None:
     with DaemonThread(tmp_path, [maker.write(OLD)], maker, more=MORE) as daemon:
         switching = daemon.service.switching
+        counters = daemon.service.roster.pipelines["tiny"].counters
+
+        def fail() -> None:
+            counters.canary += 3
+
         for failures in range(1, 20):
-            daemon.service.roster.pipelines["tiny"].counters.canary += 3
+            daemon.service.loop.call_soon(fail)  # between two of its callbacks: a probation begins in one of them
             daemon.wait_for(lambda _: switching._failures.get("tiny") == failures)  # noqa: B023 (called at once)
     assert kinds(tmp_path).count("model.unhealthy") == kinds(tmp_path).count("model.stays") == 5  # 1, 2, 4, 8, 16
 
