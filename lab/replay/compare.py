@@ -63,7 +63,7 @@ class Tolerances:
             outputs = {name: _tolerance(one, f"output.{name}") for name, one in tree.pop("output", {}).items()}
             if tree:
                 raise ValueError(f"unknown table {sorted(tree)[0]!r}")
-        except (ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, TypeError) as error:
             expected = "[default] and [output.NAME] with absolute and relative, numbers of 0 or more"
             todo = "write the tolerances as docs/bench.md shows"
             raise LogRefused(
@@ -116,7 +116,8 @@ class OutputSummary:
     def add(self, distance: float, *, within: bool) -> None:
         """One more frame."""
         self.largest = max(self.largest, distance)
-        self.mean += (distance - self.mean) / (self.frames + 1) if math.isfinite(distance) else math.inf
+        if math.isfinite(self.mean):  # once infinitely far off it stays that, and is no NaN
+            self.mean += (distance - self.mean) / (self.frames + 1)
         self.outside += not within
         self.frames += 1
 

@@ -39,6 +39,7 @@ from mcap.stream_reader import CRCValidationError, StreamReader
 from zstandard import ZstdError
 
 from abi import schema
+from lab.replay.grammar import Grammar, kind_of
 from lab.replay.mcap_writer import McapWriter
 from lab.replay.refusal import LogRefusal, LogRefused
 
@@ -195,12 +196,6 @@ class LogWriter:
         return self._channels[topic]
 
 
-def kind_of(topic: str) -> str:
-    """`note`, `aux`, or the last part of a topic: a key of the table of topics above."""
-    first = topic.split("/", 2)[1]
-    return first if first in ("note", "aux") else topic.rsplit("/", 1)[-1]
-
-
 def _schema_text(name: str) -> bytes:
     """The .capnp source that describes a channel, so that a log can be read without this program."""
     file, _, struct_name = name.partition(".")
@@ -285,6 +280,7 @@ class LogReader:
 
     def _records(self, info: LogInfo) -> Iterator[LogMessage]:
         topics: dict[int, str] = {}
+        grammar, at = Grammar(), 0
         try:
             with self.path.open("rb") as file:
                 for record in _up_to_a_cut(file):
@@ -294,7 +290,9 @@ class LogReader:
                         _take_metadata(info, record)
                     elif isinstance(record, Message):
                         self._require_opening(info)
-                        yield LogMessage(topics[record.channel_id], record.data, record.log_time)
+                        topic, at = topics[record.channel_id], at + 1
+                        grammar.require(topic, record.data, at)
+                        yield LogMessage(topic, record.data, record.log_time)
         except (OSError, KeyError, *_DAMAGE) as error:
             raise LogRefused(
                 LogRefusal.UNREADABLE,
@@ -314,6 +312,12 @@ class LogReader:
                 found="none",
                 todo="name a file that fenced-lab record wrote",
             )
+        ours, theirs = str(schema.session.abiVersion), info.about.get("abiVersion")
+        if theirs != ours:
+            raise LogRefused(
+                LogRefusal.FORMAT, f"{self.path} holds messages of another ABI", expected=f"version {ours}",
+                found=f"version {theirs}", todo="read it with the fenced-lab of the version that recorded it",
+            )  # fmt: skip
 
 
 def _take_metadata(info: LogInfo, record: Metadata) -> None:

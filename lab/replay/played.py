@@ -6,6 +6,7 @@ to play it (`runs`), so that no more pixels are in memory than belong to frames 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,9 +36,17 @@ class Start:
     @classmethod
     def parse(cls, text: str) -> Start:
         """`12.5s` or a sequence number. Raises ValueError."""
-        if text.endswith("s"):
-            return cls(seconds=float(text[:-1]))
-        return cls(sequence=int(text))
+        if not text.endswith("s"):
+            return cls(sequence=int(text))
+        if not math.isfinite(seconds := float(text[:-1])):
+            raise ValueError(text)
+        return cls(seconds=seconds)
+
+    def __str__(self) -> str:
+        """As it is written on the command line."""
+        if self.seconds is not None:
+            return f"{self.seconds:g}s"
+        return "the first frame" if self.sequence is None else str(self.sequence)
 
     def reached(self, sequence: int, since_first_ns: int) -> bool:
         """Whether a frame is at or behind the start."""

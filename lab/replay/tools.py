@@ -52,7 +52,8 @@ def extent(reader: LogReader, begin: Start, end: Start | None) -> Extent:
             end_ns = message.log_time_ns
     if begin_ns is None or (end_ns is not None and end_ns <= begin_ns):
         raise LogRefused(
-            LogRefusal.START, f"no frame of {reader.path.name} lies there", expected=f"frames from {begin} to {end}",
+            LogRefusal.START, f"no frame of {reader.path.name} lies there",
+            expected=f"frames from {begin} to {end or 'the last'}",
             found="none", todo="fenced-lab log info shows its length",
         )  # fmt: skip
     begins = [one for one in (begin_ns, snapshot_ns) if one is not None]

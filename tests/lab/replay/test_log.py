@@ -25,18 +25,18 @@ def frame_bytes(index: int) -> bytes:
 def write_log(path: Path, frames: int = 12) -> None:
     with LogWriter(path, about={"source": "test"}) as log:
         for index in range(frames):
-            log.write("/camera/road/submit", index.to_bytes(8, "little"), index)
-            log.write("/camera/road/pixels", frame_bytes(index), index)
+            log.write("/note/submit", index.to_bytes(8, "little"), index)
+            log.write("/note/pixels", frame_bytes(index), index)
 
 
 def test_a_log_reads_back_as_it_was_written(tmp_path: Path) -> None:
     write_log(tmp_path / "a.mcap")
     reader = LogReader(tmp_path / "a.mcap")
-    pixels = [m.data for m in reader.messages() if m.kind == "pixels"]
+    pixels = [m.data for m in reader.messages() if m.topic == "/note/pixels"]
     assert pixels == [frame_bytes(i) for i in range(12)]
     info = reader.info()
     info.verify()
-    assert info.counts == {"/camera/road/submit": 12, "/camera/road/pixels": 12}
+    assert info.counts == {"/note/submit": 12, "/note/pixels": 12}
     assert info.about["source"] == "test"
     assert info.about["abiVersion"] == "1"
 
@@ -44,7 +44,7 @@ def test_a_log_reads_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_callers_buffer_is_free_after_write(tmp_path: Path) -> None:
     buffer = bytearray(b"a" * 64)
     with LogWriter(tmp_path / "a.mcap") as log:
-        log.write("/camera/road/pixels", memoryview(buffer), 0)
+        log.write("/note/pixels", memoryview(buffer), 0)
         buffer[:] = b"b" * 64
     assert [m.data for m in LogReader(tmp_path / "a.mcap").messages()] == [b"a" * 64]
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_told_to_the_recorder(tmp_path: Path, monkeypatch: pytest
 
     log = LogWriter(tmp_path / "a.mcap")
     monkeypatch.setattr(McapWriter, "add_message", full)
-    log.write("/camera/road/pixels", bytes(8), 0)
+    log.write("/note/pixels", bytes(8), 0)
     with pytest.raises(LogRefused, match="No space left") as refused:
         log.close()
     assert refused.value.code is LogRefusal.WRITE
@@ -127,7 +127,7 @@ def test_other_readers_find_everything_by_its_index(tmp_path: Path) -> None:
     blocks = [Random(at).randbytes(300_000) for at in range(10)]
     with LogWriter(path, about={"source": "a test"}) as log:
         for at, block in enumerate(blocks):
-            log.write("/camera/road/pixels", block, 10 * at)
+            log.write("/note/pixels", block, 10 * at)
             log.write("/note/x", b"{}", 10 * at + 1)
     with path.open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
@@ -136,10 +136,8 @@ def test_other_readers_find_everything_by_its_index(tmp_path: Path) -> None:
         assert summary.statistics is not None
         assert (summary.statistics.message_count, summary.statistics.chunk_count) == (20, len(summary.chunk_indexes))
         assert len(summary.chunk_indexes) > 1
-        assert sorted(channel.topic for channel in summary.channels.values()) == ["/camera/road/pixels", "/note/x"]
-        found = [
-            one.data for _, _, one in reader.iter_messages("/camera/road/pixels", starting_at=30, ending_before=60)
-        ]
+        assert sorted(channel.topic for channel in summary.channels.values()) == ["/note/pixels", "/note/x"]
+        found = [one.data for _, _, one in reader.iter_messages("/note/pixels", starting_at=30, ending_before=60)]
         assert found == blocks[3:6]
         assert [one.name for one in reader.iter_metadata()] == ["fenced.log", "fenced.summary"]
         assert reader.get_header().profile == "fenced"
