@@ -15,7 +15,7 @@ from pathlib import Path
 from lab.image.target import DEB_ARCHITECTURES
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
-SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
+SUITE = "bookworm"
 CPUS = {"aarch64": "cortex-a76"}
 """What qemu is asked for: the nearest to a Cortex-A78 that 7.2 knows, so that a later instruction would trap."""
 _ENTER = """
@@ -65,7 +65,14 @@ class EmulatedMachine:
             raise EmulationMissing("debootstrap is not installed: apt-get install debootstrap")
         self.root.mkdir(parents=True, exist_ok=True)
         arch = f"--arch={DEB_ARCHITECTURES[self.arch]}"
-        command = [tool, arch, "--variant=minbase", "--include=python3", SUITE, str(self.root), MIRROR]
+        command = [
+            tool,
+            arch,
+            "--variant=minbase",
+            "--include=python3",
+            SUITE,
+            str(self.root),
+        ]  # from debootstrap's own mirror
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
