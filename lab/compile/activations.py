@@ -17,8 +17,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinygrad import Tensor
+from tinygrad.nn.onnx import OnnxNode
+
 from lab.compile.network import Network, Node
 
+POWERS = "SoftmaxPowers"
+"""Our own operator: a softmax's numerators, and the inverse of their sum."""
+SOFTMAX_OF_ONE_AXIS = 13
+"""The opset from which on it goes along one axis."""
 MAX_SIGMOID_ERROR = 2.0e-7
 MAX_SOFTMAX_ERROR = 2.0e-6
 _SIGMOID_LIMIT = 18.0
@@ -29,6 +36,9 @@ _DENOMINATOR = (
     6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
     9.93151921023180e-01,
 )  # fmt: skip
+_PIECES = (16, 8)
+"""Elements of a row that are summed side by side."""
+MIN_STEPS = 4
 _EXP_LIMIT = -87.0
 _EXP_SQUARINGS = 6
 _EXP_TAYLOR = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
@@ -58,21 +68,61 @@ def exp_of_negative(x: Any) -> Any:
 
 def softmax(x: Any, axis: int = -1) -> Any:
     """e^x / sum(e^x) along `axis`: maximum, exponential and sum are each written to memory once, not recomputed."""
-    highest = x.max(axis, keepdim=True).contiguous()
-    powers = exp_of_negative(x - highest).contiguous()
-    total = powers.sum(axis, keepdim=True).contiguous()
-    return powers * total.reciprocal().contiguous()
+    powers, inverse = _powers_and_inverse(x, axis)
+    return powers * inverse
+
+
+def _powers_and_inverse(x: Any, axis: int) -> tuple[Any, Any]:
+    """e^(x - max) and 1 / its sum along `axis`."""
+    powers = exp_of_negative(x - _along(x, axis, "max")).contiguous()
+    return powers, _along(powers, axis, "sum").reciprocal().contiguous()
+
+
+def _along(x: Any, axis: int, operation: str) -> Any:
+    """The maximum or sum along `axis`, in memory. A long last axis goes by whole vectors first, which are joined then.
+
+    Within one row a sum is a chain of additions whose order a compiler must keep, so it cannot use vectors.
+    """
+    pieces = next((one for one in _PIECES if x.shape[-1] % one == 0 and x.shape[-1] >= one * MIN_STEPS), 0)
+    if axis % x.ndim == x.ndim - 1 and pieces:
+        x = getattr(x.reshape(*x.shape[:-1], -1, pieces), operation)(-2).contiguous()
+    return getattr(x, operation)(axis, keepdim=True).contiguous()
 
 
 def use_fast_activations(network: Network) -> None:
     """Makes `network` compute Sigmoid and Softmax by the polynomials above."""
     network.replaced["Sigmoid"] = lambda network, node, x: sigmoid(x)
     network.replaced["Softmax"] = _softmax
+    network.replaced[POWERS] = _softmax_powers
+    _scale_after_products(network)
+
+
+def _scale_after_products(network: Network) -> None:
+    """softmax(x) @ v becomes (powers @ v) * inverse: the products have fewer elements than the rows of x to scale."""
+    readers = network.consumers()
+    for node in [one for one in network.nodes if one.op == "Softmax" and one.opset_id.version >= SOFTMAX_OF_ONE_AXIS]:
+        (name,) = node.outputs
+        product = readers[name][0] if len(readers[name]) == 1 else None
+        if product is None or product.op != "MatMul" or product.inputs[1] == name or name in network.outputs:
+            continue
+        inverse, unscaled = f"{name}.inverse", f"{product.outputs[0]}.unscaled"
+        powers = OnnxNode(POWERS, node.opset_id, node.inputs, (name, inverse), node.opts)
+        matrix = OnnxNode("MatMul", product.opset_id, product.inputs, (unscaled,), product.opts)
+        scale = OnnxNode("Mul", product.opset_id, (unscaled, inverse), product.outputs, {})
+        network.nodes[network.nodes.index(node)] = powers
+        at = network.nodes.index(product)
+        network.nodes[at : at + 1] = [matrix, scale]
+
+
+def _softmax_powers(network: Network, node: Node, x: Any, axis: int = -1) -> tuple[Any, Any]:
+    if axis % x.ndim == x.ndim - 1:
+        return _powers_and_inverse(x, axis)
+    return softmax(x, axis), Tensor.ones(1)
 
 
 def _softmax(network: Network, node: Node, x: Any, axis: int | None = None) -> Any:
     """ONNX Softmax: from opset 13 along one axis, before that over everything from `axis` (default 1) on."""
-    if node.opset_id.version >= 13:
+    if node.opset_id.version >= SOFTMAX_OF_ONE_AXIS:
         return softmax(x, -1 if axis is None else axis)
     first = 1 if axis is None else axis % x.ndim
     rows = 1

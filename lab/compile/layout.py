@@ -14,12 +14,16 @@ import math
 from typing import Any
 
 from tinygrad import Tensor
+from tinygrad.uop.ops import GroupOp, Ops
 
 from lab.compile.network import ELEMENTWISE, Network, Node
 
 PACKS = (8, 4)
 MIN_PADDED_CHANNELS = 5
 """Fewer channels fit half a vector as well."""
+
+MIN_ROWS = 8
+"""Rows of a matrix product from which on a copy of the other matrix in another order pays."""
 
 
 def channels_last(value: Any) -> Any:
@@ -40,6 +44,7 @@ def use_channels_last(network: Network, lanes: int = 8) -> None:
     network.copies = _pads
     network.replaced["Conv"] = _convolution
     network.replaced["ConvTranspose"] = _transposed_convolution
+    network.replaced["MatMul"] = _matrix_product
 
 
 def pack_weight(weight: Any, group: int = 1) -> Any:
@@ -141,6 +146,23 @@ def _padded_picture(x: Any, top: int, left: int, bottom: int, right: int) -> Any
     before, after = -left % whole, -right % whole
     padded = channels_last(x.pad(((0, 0), (0, 0), (top, bottom), (left + before, right + after))))
     return padded.shrink((None, None, None, (before, before + left + wide + right)))
+
+
+def _matrix_product(network: Network, node: Node, a: Any, b: Any, **options: Any) -> Any:
+    """A product of matrices reads rows of `b` as vectors: a transposed one is first written as it is read."""
+    if b.ndim >= 2 and a.ndim >= 2 and a.shape[-2] >= MIN_ROWS and _is_permuted(b):
+        b = b.contiguous()
+    return network.own("MatMul", node)(a, b, **options)
+
+
+def _is_permuted(value: Any) -> bool:
+    """Whether a view lies between `value` and what is in memory that changes the order of axes."""
+    uop = value.uop
+    while uop.op in GroupOp.Movement:
+        if uop.op is Ops.PERMUTE:
+            return True
+        uop = uop.src[0]
+    return False
 
 
 def _transposed_convolution(network: Network, node: Node, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:

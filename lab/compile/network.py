@@ -24,6 +24,8 @@ ELEMENTWISE = frozenset((
     "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh", "Where",
 ))  # fmt: skip
 VIEWS = frozenset(("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Flatten", "Split", "Expand", "Gather"))
+ORDERED = frozenset(("Einsum", "Gemm", "MatMul", "Softmax", "SoftmaxPowers", "Transpose"))
+"""Operators whose results are no pictures: their axes are written in their own order."""
 
 Operator = Callable[..., Any]
 Node = Any
@@ -107,6 +109,8 @@ class _Run:
         """By value: the heavy nodes fused into it. Two of them in one kernel would nest their loops."""
         self.computed: set[str] = set(lazy)
         """Values that hold elementwise work, which a heavy reader would repeat for each of its taps."""
+        self.ordered: set[str] = set()
+        """Values that are no pictures: results of ORDERED operators, and what cheap operators make of them."""
         for name in lazy:
             if len(self.readers[name]) > 1:
                 self._write(name)
@@ -126,7 +130,7 @@ class _Run:
     def _write(self, name: str) -> None:
         value = self.values[name]
         if isinstance(value, Tensor) and dtypes.is_float(value.dtype):
-            self.values[name] = self.network.materialise(value)
+            self.values[name] = contiguous(value) if name in self.ordered else self.network.materialise(value)
         self.heavy[name] = frozenset()
         self.computed.discard(name)
 
@@ -185,10 +189,16 @@ class _Run:
             if self._is_constant(name):
                 continue
             self.heavy[name] = fused
+            if node.op in ORDERED or (is_cheap and self._are_ordered(inputs)):
+                self.ordered.add(name)
             if node.op in ELEMENTWISE or (node.op in VIEWS and any(one in self.computed for one in inputs)):
                 self.computed.add(name)
             if fused and not _may_stay_open(self.readers[name]):
                 self._write(name)
+
+    def _are_ordered(self, inputs: list[str]) -> bool:
+        computed = [one for one in inputs if one in self.heavy]
+        return bool(computed) and all(one in self.ordered for one in computed)
 
     def _is_constant(self, name: str) -> bool:
         """Shape arithmetic: integers that no kernel of the run computes."""

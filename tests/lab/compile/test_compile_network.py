@@ -124,6 +124,21 @@ CASES: dict[str, tuple[list[Any], list[Any], int]] = {
          node("MatMul", ["q", "p"], ["result"])],
         [W, integers("rows", 1, 8, 192)], 17,
     ),
+    "attention with heads": (
+        [CONV, node("Reshape", ["c", "heads"], ["q"]), node("Transpose", ["q"], ["qt"], perm=[0, 1, 3, 2]),
+         node("MatMul", ["qt", "q"], ["s"]), node("Softmax", ["s"], ["p"], axis=3), node("MatMul", ["p", "qt"], ["a"]),
+         node("Transpose", ["a"], ["at"], perm=[0, 1, 3, 2]), node("Reshape", ["at", "picture"], ["m"]),
+         node("Add", ["c", "m"], ["n"]), node("Conv", ["n", "w2"], ["result"], pads=[1, 1, 1, 1])],
+        [W, weights("w2", 8, 8, 3, 3), integers("heads", 1, 2, 4, 192), integers("picture", 1, 8, 12, 16)], 17,
+    ),
+    "a softmax along another axis before a product": (
+        [CONV, node("Softmax", ["c"], ["p"], axis=2), node("MatMul", ["p", "m"], ["result"])],
+        [W, weights("m", 16, 5)], 17,
+    ),
+    "a product with a softmax on its right": (
+        [CONV, node("Softmax", ["c"], ["p"], axis=-1), node("MatMul", ["m", "p"], ["result"])],
+        [W, weights("m", 5, 12)], 17,
+    ),
 }  # fmt: skip
 
 
@@ -198,3 +213,48 @@ def test_a_lazy_picture_with_two_readers_is_computed_once(tmp_path: Path) -> Non
     found = network({"image": picture}, frozenset(("image",)))["result"]
     sources = [call.src[0] for call in found.schedule_linear().src if call.src[0].op.name == "SINK"]
     assert sum(any(one.op.name in ("EXP2", "EXP") for one in ast.toposort()) for ast in sources) == 1
+
+
+def products(folder: Path, nodes: list[Any], initialisers: list[Any]) -> list[Any]:
+    """The kernels with a reduction of a network of products, as tinygrad schedules them."""
+    from tinygrad import Tensor  # noqa: PLC0415
+    from tinygrad.uop.ops import Ops  # noqa: PLC0415
+
+    network = rewritten(folder, tiny_model(nodes, initialisers))
+    result = network({"image": Tensor(np.ones((1, 3, 12, 16), np.float32)).contiguous().realize()})["result"]
+    asts = [call.src[0] for call in result.contiguous().schedule_linear().src if call.src[0].op is Ops.SINK]
+    return [one for one in asts if any(part.op is Ops.REDUCE for part in one.toposort())]
+
+
+def vector_loads(ast: Any) -> int:
+    """Loads of a kernel that are contiguous along its vector axis."""
+    from tinygrad import Device  # noqa: PLC0415
+    from tinygrad.codegen.opt.postrange import Scheduler  # noqa: PLC0415
+
+    from lab.compile.schedule import Shape, _stride_one  # noqa: PLC0415
+    from lab.compile.tune import _scheduler  # noqa: PLC0415
+
+    kernel: Scheduler = _scheduler(ast)
+    assert kernel.ren is Device["CPU"].renderer
+    shape = Shape(kernel)
+    return sum(shape.vector in _stride_one(one) for one in shape.reduced_loads)
+
+
+def test_a_transposed_matrix_is_written_before_a_product_reads_its_rows(tmp_path: Path) -> None:
+    nodes = [node("Transpose", ["image"], ["t"], perm=[0, 1, 3, 2]), node("MatMul", ["image", "t"], ["result"])]
+    (product,) = products(tmp_path, nodes, [])
+    assert vector_loads(product) == 1
+
+
+def test_a_product_of_heads_is_written_in_its_own_order(tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["image", "m"], ["p"]), node("Relu", ["p"], ["r"]), node("MatMul", ["r", "n"], ["result"])]
+    first, _ = products(tmp_path, nodes, [weights("m", 16, 24), weights("n", 24, 8)])
+    assert vector_loads(first) == 1
+
+
+def test_a_softmax_is_scaled_after_the_product(tmp_path: Path) -> None:
+    nodes, initialisers, _ = CASES["attention with heads"]
+    network = rewritten(tmp_path, tiny_model(nodes, initialisers, output_shape=None))
+    assert [one.op for one in network.nodes if one.op in ("Softmax", "SoftmaxPowers", "MatMul", "Mul")] == [
+        "MatMul", "SoftmaxPowers", "MatMul", "Mul",
+    ]  # fmt: skip
