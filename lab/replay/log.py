@@ -125,12 +125,17 @@ class LogWriter:
         self._queue.put(None)
         self._thread.join()
         try:
-            self._raise_failure()
-            counts = {f"count{topic}": str(count) for topic, count in sorted(self._counts.items())}
-            self._writer.add_metadata(SUMMARY, {"sha256": self._digest.hexdigest(), **counts})
-            self._writer.finish()
-        finally:
+            if self._failure is None:
+                counts = {f"count{topic}": str(count) for topic, count in sorted(self._counts.items())}
+                self._writer.add_metadata(SUMMARY, {"sha256": self._digest.hexdigest(), **counts})
+                self._writer.finish()
+        except OSError as error:
+            self._failure = error
+        try:
             self._file.close()
+        except OSError as error:  # what its buffer still held
+            self._failure = self._failure or error
+        self._raise_failure()
 
     def __enter__(self) -> LogWriter:
         return self

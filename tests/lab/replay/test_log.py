@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import resource
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -120,6 +121,19 @@ def test_a_full_disk_is_told_to_the_recorder(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(LogRefused, match="No space left") as refused:
         log.close()
     assert refused.value.code is LogRefusal.WRITE
+
+
+@pytest.mark.parametrize("room", [100, 1_000_000, 3_602_300])  # of the opening, of the frames, of the summary
+def test_a_log_that_outgrows_its_room_is_refused_wherever_it_ends(tmp_path: Path, room: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # the kernel's own refusal; also the file's buffer, which closing writes again, is met by it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        with pytest.raises(LogRefused, match="File too large") as refused:
+            write_log(tmp_path / "a.mcap")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.value.code is LogRefusal.WRITE
+    assert (tmp_path / "a.mcap").stat().st_size == room
 
 
 def test_other_readers_find_everything_by_its_index(tmp_path: Path) -> None:
