@@ -1,10 +1,11 @@
 """Preprocessing on the device: the tinygrad form of `lab.compile.reference`, captured with the model.
 
-Only the pixels that the bilinear resize reads are unpacked and converted. They are gathered from the frame's bytes by
-index tables (row starts and column offsets) that become weights of the bundle; tinygrad turns the indexing into plain
-loads, each clamped to the buffer's bounds, so no kernel walks the whole picture. An axis where every sample falls on a
-pixel has no second tap. Colour is one 3-vector expression with the channel as an axis, which lets the scheduler share
-the gathered samples between the three channels.
+Only the pixels that the bilinear resize reads are unpacked and converted. Where their places follow a rule they are a
+view of the frame (`lab.compile.strided`); else they are gathered from its bytes by index tables (row starts and column
+offsets) that become weights of the bundle. tinygrad turns that indexing into plain loads, each clamped to what its
+table holds, so no kernel walks the whole picture. An axis where every sample falls on a pixel has no second tap. Colour
+is one 3-vector expression with the channel as an axis, which lets the scheduler share the samples between the three
+channels.
 """
 
 from __future__ import annotations
