@@ -66,7 +66,7 @@ class Rig:
         """Models that ran in between: an entrypoint kept state in step with frames that were late."""
         self.consumers: dict[str, Consumer] = {}
         self.cameras: dict[str, Camera] = {}
-        self._control: Control | None = None
+        self._control_path: Path | None = sockets / "control.sock"
         with ExitStack() as stack:
             for model, name in self._names.items():
                 consumer = Consumer.subscribe(sockets / "consumer.sock", name, DeliveryPolicy.EVERY, queue, name=NAME)
@@ -76,9 +76,10 @@ class Rig:
                 camera = Camera.open(sockets / "camera.sock", stream, played, slots, name=NAME)
                 self.cameras[stream] = stack.enter_context(camera)
             try:
-                self._control = stack.enter_context(Control(sockets / "control.sock", name=NAME, timeout_s=timeout_s))
+                with self._control("any model"):
+                    pass
             except Refused:  # who may not control it plays without touching state
-                self._control = None
+                self._control_path = None
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Rig:
@@ -93,30 +94,37 @@ class Rig:
 
     def status(self) -> dict[str, Any] | None:
         """The daemon's whole state; None where this user may not ask."""
-        return None if self._control is None else self._control.status()
+        if self._control_path is None:
+            return None
+        with self._control("any model") as control:
+            return control.status()
 
     def has_state(self, model: str) -> bool | None:
         """Whether a model keeps recurrent state; None where this user may not ask."""
-        if self._control is None:
+        if self._control_path is None:
             return None
-        header, _ = decode(self._control.snapshot_state(self._names[model]))
+        with self._control(model) as control:
+            header, _ = decode(control.snapshot_state(self._names[model]))
         return bool(header.states)
 
     def reset_state(self, model: str) -> None:
         """To its initial value. Raises LogRefused where this user may not."""
-        self._require_control(model).reset_state(self._names[model])
+        with self._control(model) as control:
+            control.reset_state(self._names[model])
 
     def restore_state(self, model: str, snapshot: bytes) -> None:
         """To a snapshot's. Raises LogRefused where this user may not, Refused where it does not fit."""
-        self._require_control(model).restore_state(snapshot, self._names[model])
+        with self._control(model) as control:
+            control.restore_state(snapshot, self._names[model])
 
-    def _require_control(self, model: str) -> Control:
-        if self._control is None:
+    def _control(self, model: str) -> Control:
+        """A session for what is to be said now: the daemon closes one that is silent for long."""
+        if self._control_path is None:
             raise LogRefused(
                 LogRefusal.STATE, f"the state of {model} must be set", expected="a user that may control the daemon",
                 found="one that may not", todo="list it under [control], or replay a model without state",
             )  # fmt: skip
-        return self._control
+        return Control(self._control_path, name=NAME, timeout_s=self.timeout_s)
 
     def set_aux(self, value: SetAux, age_ns: int) -> None:
         """Set an aux input as old as it was for the run that follows; never older than what was set before."""

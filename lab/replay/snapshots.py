@@ -43,21 +43,21 @@ class Snapshots:
             self._thread.join()
 
     def _run(self) -> None:
+        stateless: set[str] = set()
         try:
-            with Control(self._path, name="recorder") as control:
-                self._take_all(control)
+            while True:
+                with Control(self._path, name="recorder") as control:  # anew: one that is silent for long is closed
+                    self._take_all(control, stateless)
+                if self._stop.wait(self._every_s):
+                    return
         except (Refused, ConnectionLost, TimeoutError, OSError) as error:
             self.why_not = str(error)
 
-    def _take_all(self, control: Control) -> None:
-        stateless: set[str] = set()
-        while True:
-            for name in [str(model["name"]) for model in control.status()["models"]]:
-                if name not in stateless:
-                    with contextlib.suppress(Refused):  # the model went meanwhile
-                        self._take(control, name, stateless)
-            if self._stop.wait(self._every_s):
-                return
+    def _take_all(self, control: Control, stateless: set[str]) -> None:
+        for name in [str(model["name"]) for model in control.status()["models"]]:
+            if name not in stateless:
+                with contextlib.suppress(Refused):  # the model went meanwhile
+                    self._take(control, name, stateless)
 
     def _take(self, control: Control, model: str, stateless: set[str]) -> None:
         snapshot = control.snapshot_state(model)
