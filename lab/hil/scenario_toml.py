@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -56,6 +56,17 @@ EVENT_PARAMS: Final[Mapping[EventKind, Mapping[str, Any]]] = {
     EventKind.KILL_DAEMON: {},
 }
 """The parameters of each event: a type where it must be given, else its default."""
+
+_PARAM_RULES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "count": ("1 to 1000000", lambda found: 1 <= found <= 1_000_000),
+    "for_s": ("0 to 86400", lambda found: 0 <= found <= MAX_DURATION_S),
+    "by_ms": ("0 to 86400000", lambda found: 0 <= found <= 1e3 * MAX_DURATION_S),
+    "age_ms": ("0 to 86400000", lambda found: 0 <= found <= 1e3 * MAX_DURATION_S),
+    "outcome": ("error or never", lambda found: found in ("error", "never")),
+    "values": ("numbers", lambda found: all(type(one) in (int, float) for one in found)),
+    "release": (f"0 to {MAX_RELEASES}", lambda found: 0 <= found <= MAX_RELEASES),
+}
+"""What a parameter may be beyond its type, and whether it is that."""
 
 _ANY: Final = "*"
 MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -243,7 +254,12 @@ def _event(data: Mapping[str, Any], index: int) -> Event:
         raise table.refuse("event", f"one of {', '.join(kinds)}", name, ScenarioRefusal.EVENT_UNKNOWN)
     params: Params = {}
     for key, default in EVENT_PARAMS[kinds[name]].items():
-        params[key] = table.take(key, default) if isinstance(default, type) else table.take(key, type(default), default)
+        params[key] = found = (
+            table.take(key, default) if isinstance(default, type) else table.take(key, type(default), default)
+        )
+        expected = _PARAM_RULES[key][0] if key in _PARAM_RULES else ""
+        if expected and not _PARAM_RULES[key][1](found):
+            raise table.refuse(key, expected, found)
     table.done()
     return Event(at_s, kinds[name], params)
 
