@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 _LONG_NS = 300 * _MS
-_WATCHED_RUNS = 3  # for so many times what one run took just now: two are lost, and the machine may be busy
+_WATCHED_RUNS = 5  # for so many times what one run took just now: two are lost, and the machine may be busy
 _LOOK_S = 0.02
 
 

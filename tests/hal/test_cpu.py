@@ -341,16 +341,17 @@ def test_unloading_gives_back_threads_descriptors_and_mappings() -> None:
     cpu = CpuAccelerator(DeviceOptions())
     cpu.unload(cpu.load(subject.module()))
     threads, files = threading.active_count(), open_descriptors()
-    maps = len(Path("/proc/self/maps").read_text().splitlines())
+    before = Path("/proc/self/maps").read_text()
     for _ in range(20):
         loaded = Loaded(cpu, subject.RUN)
         loaded.run()
         cpu.unload(loaded.executable)
         del loaded
-    assert threading.active_count() == threads
-    assert open_descriptors() == files
-    assert len(Path("/proc/self/maps").read_text().splitlines()) <= maps + 8  # the allocator's own
-    assert "fenced-code" not in Path("/proc/self/maps").read_text()
+    assert threading.active_count() <= threads
+    assert open_descriptors() <= files
+    after = Path("/proc/self/maps").read_text()
+    assert len(after.splitlines()) <= len(before.splitlines()) + 8  # the allocator's own
+    assert after.count("fenced-code") <= before.count("fenced-code")  # earlier tests may have left some
     cpu.close()
 
 

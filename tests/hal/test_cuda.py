@@ -235,7 +235,7 @@ def test_nothing_is_left_behind(fake: cuda.FakeGpu) -> None:
     for _ in range(10):
         cycle()
     assert {name: fake.get(name) for name in HELD} == dict.fromkeys(HELD, 0)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize(

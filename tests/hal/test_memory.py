@@ -214,7 +214,7 @@ def test_no_descriptor_is_lost_by_a_refusal() -> None:
         os.close(reader)
         del mapping
         os.close(memory.seal_copy("test", b"x"))
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_no_more_descriptors_is_a_typed_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

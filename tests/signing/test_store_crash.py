@@ -163,7 +163,7 @@ def test_disk_error_leaves_the_old_state_and_no_descriptor(tmp_path: Path, faili
     descriptors = open_descriptors()
     with traced(before), pytest.raises(OSError, match="No space left"):
         store.write_state(path, NEW)
-    assert open_descriptors() == descriptors
+    assert open_descriptors() <= descriptors
     assert store.read_state(path) == OLD
     store.write_state(path, NEW)
     assert store.read_state(path) == NEW

@@ -120,7 +120,7 @@ class ScriptedDaemon:
 
 @contextlib.contextmanager
 def no_descriptor_leaks() -> Iterator[None]:
-    """The process has as many open descriptors after as before."""
+    """Nothing is open after that was not open before."""
     before = open_descriptors()
     yield
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # threads of earlier tests may have closed something meanwhile
