@@ -52,6 +52,7 @@ ROWS: dict[str, Callable[[Setting], list[Row]]] = {
     "dispatch": lambda _: _room("dispatch").run(),
     "dispatch-opencl": lambda _: _dispatch("opencl"),
     "dispatch-hcq": lambda _: _dispatch("hcq"),
+    "driving": lambda at: _room("driving").run(at.folder),
     "end-to-end": lambda at: _room("end_to_end").run(at.folder, at.models),
     "guard": lambda at: _room("guard").run(at.folder),
     "handoff": lambda at: _room("handoff").run(at.folder),
