@@ -138,15 +138,23 @@ def cross_context(arch: str, cpu: str, threads: int, compiler: Path) -> Iterator
     """As `compile_context`, for an architecture that this machine is not of: `compiler` builds what the checks run."""
     machine = os.uname().machine
     open_cpu_device(machine, HOST_CPUS[machine])
-    from tinygrad.helpers import Context, getenv  # noqa: PLC0415 (after the environment is set)
+    from tinygrad.helpers import Context  # noqa: PLC0415 (after the environment is set)
 
     before = os.environ["CC"]
-    os.environ["CC"] = str(compiler)
-    getenv.cache_clear()
+    _change_compiler(str(compiler))
     try:
         target = f"CPU:FENCED:{tinygrad_arch(arch, cpu)}"
         with Context(DEV=target, NUM_CPU_THREADS=threads, JIT=2, BEAM=0, NOOPT=0, SPLIT_REDUCEOP=0, SPEC=0):
             yield
     finally:
-        os.environ["CC"] = before
-        getenv.cache_clear()
+        _change_compiler(before)
+
+
+def _change_compiler(compiler: str) -> None:
+    """For this process and its workers, which keep the environment that they began with: new ones begin when needed."""
+    from tinygrad import helpers  # noqa: PLC0415 (after the environment is set)
+    from tinygrad.engine import worker  # noqa: PLC0415
+
+    os.environ["CC"] = compiler
+    helpers.getenv.cache_clear()
+    worker.terminate_worker_pool()
