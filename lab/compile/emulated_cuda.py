@@ -95,6 +95,7 @@ def install() -> None:
     stand_in = ModuleType(name)
     stand_in.CUDADevice = CUDADevice  # type: ignore[attr-defined]
     sys.modules[name] = stand_in
+    type(Device).get_class.cache_clear()  # it may remember the class that it found no GPU with
 
 
 def _is_private(path: Path) -> bool:

@@ -231,9 +231,9 @@ def test_a_kernel_in_the_cache_that_others_may_write_is_built_anew() -> None:
 
 def test_tinygrads_own_look_for_a_gpu_does_not_stand_in_the_way() -> None:
     script = (
-        "import tinygrad.runtime.ops_cuda\n"  # what looking for the default device imports
-        "from lab.compile import emulated_cuda as emulated\n"
         "from tinygrad import Device\n"
+        "assert Device.get_class('CUDA').__module__ == 'tinygrad.runtime.ops_cuda'\n"  # as it looks for a device
+        "from lab.compile import emulated_cuda as emulated\n"
         "emulated.install()\n"
         "print(type(Device['CUDA']) is emulated.CUDADevice)\n"
     )
