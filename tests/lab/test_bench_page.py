@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -19,8 +16,8 @@ from lab.bench.page import bench_page
 from lab.bench.result import Result, this_machine
 from lab.bench.row import BLOCKS, Row, block_ratios, make_row, merge
 from lab.cli import main
+from tests.support.browser import shown
 
-LIMIT_S = 120
 GOOD = Row("fast <one>", 1000.0, 9000.0, "ns", "peer & co", 9.0, 0.1, 5.0, "what was done", (8.0, 9.5), "fast", 0.5)
 BAD = replace(GOOD, name="slow one", theirs=2000.0, ratio=2.0, ratios=(1.5, 2.5), bench="slow")
 FREE = replace(GOOD, name="free one", reach=0.0, ratios=(), unit="KiB")
@@ -162,16 +159,7 @@ def test_what_is_not_there_is_named(
 
 
 def test_a_browser_shows_the_page(tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("no chromium on this machine (Debian: apt install chromium)")
-    (tmp_path / "page.html").write_text(bench_page(RESULT), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600", "--hide-scrollbars",
-               f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri()]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
-    assert (tmp_path / "page.png").is_file(), done.stderr
-    picture = matplotlib.image.imread(tmp_path / "page.png")[..., :3]
+    picture = shown(bench_page(RESULT), tmp_path, 1600)
     for colour in (0x0B63C5, 0x1C7A3C, 0xB00020, 0xD2691E):  # without a goal, reached, missed, the peer's curve
         channels = np.array([colour >> 16, colour >> 8 & 255, colour & 255]) / 255
         assert (np.abs(picture - channels).max(axis=2) < 0.02).sum() > 50

@@ -20,7 +20,7 @@ KEYS = RoleKeys.make()
 ROOT = make_root(KEYS)
 LISTED = encode_list({"lib/a.py": "0" * 64, "bin/fenced": "1" * 64})
 STATED = ImageStatement("0.1.0", "x86_64", "3.11", hashlib.sha256(LISTED).hexdigest())
-TODO = "Install the image again; its content is not what was signed."
+ADVICE = "Install the image again; its content is not what was signed."
 
 
 def signed(payload: bytes, keys: tuple[Any, ...] = KEYS.release) -> bytes:
@@ -62,7 +62,7 @@ def test_another_list_is_refused() -> None:
         verify_image(signed(encode(STATED)), other, ROOT, NOW_UNIX_S)
     with pytest.raises(Refused) as refused:
         image.require_list(other, STATED)
-    assert refused.value.todo == TODO
+    assert refused.value.todo == ADVICE
 
 
 def test_a_bundle_is_not_an_image_and_an_image_not_a_bundle() -> None:
@@ -119,7 +119,7 @@ def test_a_path_that_is_not_plain_is_refused(path: str) -> None:
     with pytest.raises(Refused) as refused:
         decode_list(f"{line}\n".encode())
     assert (refused.value.code, refused.value.what) == (RefusalCode.BAD_STATEMENT, "files.sha256 line 1")
-    assert (refused.value.expected, refused.value.todo) == (form, TODO)
+    assert (refused.value.expected, refused.value.todo) == (form, ADVICE)
     with pytest.raises(Refused):
         encode_list({path: "0" * 64})
 

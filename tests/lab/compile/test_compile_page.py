@@ -1,13 +1,10 @@
 """The compile's HTML page: everything in it, nothing outside it, and a real browser shows it."""
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -17,10 +14,10 @@ from lab.compile.page import compile_page
 from lab.compile.report import CompileReport
 from tests.lab.compile.python_pipelines import write_pipeline
 from tests.lab.compile.tiny_models import write_spec
+from tests.support.browser import shown
 
 HEADINGS = ("Contract", "Checks", "Accuracy", "Launch timeline", "Time per launch", "Arena map", "Sizes",
             "Time to compile")  # fmt: skip
-LIMIT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +82,7 @@ def test_the_command_writes_the_page_beside_the_bundle(tmp_path: Path, capsys: p
 
 
 def test_a_browser_shows_the_page(report: CompileReport, tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("no chromium on this machine (Debian: apt install chromium)")
-    (tmp_path / "page.html").write_text(compile_page(report), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,2600", "--hide-scrollbars",
-               f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri()]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
-    assert (tmp_path / "page.png").is_file(), done.stderr
-    picture = matplotlib.image.imread(tmp_path / "page.png")[..., :3]
-    assert picture.shape[:2] == (2600, 1200)
+    picture = shown(compile_page(report), tmp_path, 2600)
     blue = np.abs(picture - np.array([0x0B, 0x63, 0xC5]) / 255).max(axis=2) < 0.02  # launches, points and the arena
     assert blue.any(axis=1).sum() > 100
     dark = (picture < 0.4).all(axis=2)  # text from the top to near the end of the page

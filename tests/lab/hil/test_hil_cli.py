@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -23,9 +20,9 @@ from lab.hil.faults.index import FAULTS
 from lab.hil.run import Attached, play
 from lab.hil.scenario_toml import load_scenario
 from lab.hil.trace import FrameRecord
+from tests.support.browser import need_browser, shown
 
 HEAD = '[scenario]\nname = "short <one>"\nduration_s = 0.5\nmodel = "tiny"\n[expect.frames]\nresults = '
-LIMIT_S = 120
 
 
 @pytest.fixture
@@ -124,23 +121,14 @@ def test_probes_are_signed_for_a_daemon_of_ones_own(
 
 
 def test_the_page_of_a_closed_loop_shows_in_a_browser(bench: Bench, short: Path, tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("no chromium on this machine (Debian: apt install chromium)")
+    need_browser()
     report = play(load_scenario(short), tmp_path / "run", attached=Attached(bench.sockets))
     report.trace.frames[:] = [
         FrameRecord(index / 20, "torn" if index == 70 else "run", 1.0 + index / 100, 0.5, {"lane_offset_m": 0.1},
                     {"lane_offset_m": 0.12}, left_m=0.5 * float(np.sin(index / 20)))
         for index in range(200)
     ]  # fmt: skip
-    page = tmp_path / "page.html"
-    page.write_text(reports.scenario_page([report]), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1150,2400", "--hide-scrollbars",
-               f"--screenshot={tmp_path / 'page.png'}", page.as_uri()]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
-    assert (tmp_path / "page.png").is_file(), done.stderr
-    picture = matplotlib.image.imread(tmp_path / "page.png")[..., :3]
+    picture = shown(reports.scenario_page([report]), tmp_path, 2400)
     blue = np.abs(picture - np.array([0x0B, 0x63, 0xC5]) / 255).max(axis=2) < 0.02
     columns = blue[200:700].any(axis=0)  # the trajectory goes from edge to edge
     assert columns[150:1000].mean() > 0.95

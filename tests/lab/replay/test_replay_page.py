@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ from lab.replay.page_pictures import Shown
 from lab.replay.replay import Against, Options, ReplayReport, replay
 from lab.replay.source import RoadSource
 from tests.lab.replay.recording import drive, recording
+from tests.support.browser import shown
 from tests.support.bundles import BundleMaker, TinyModel, frame_format
 from tests.support.daemons import DaemonThread
 
-LIMIT_S = 120
 FRAMES = 5
 INK, ORANGE = np.array([0x0B, 0x63, 0xC5]) / 255, np.array([0xD2, 0x69, 0x1E]) / 255
 
@@ -122,17 +120,7 @@ def test_the_command_writes_it(tmp_path: Path, maker: BundleMaker) -> None:
 
 
 def test_a_browser_shows_the_page(replayed: tuple[ReplayReport, Path], tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("no chromium on this machine (Debian: apt install chromium)")
-    (tmp_path / "page.html").write_text(replay_page(*replayed), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,3600", "--hide-scrollbars",
-               f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri()]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
-    assert (tmp_path / "page.png").is_file(), done.stderr
-    picture = matplotlib.image.imread(tmp_path / "page.png")[..., :3]
-    assert picture.shape[:2] == (3600, 1200)
+    picture = shown(replay_page(*replayed), tmp_path, 3600)
     assert near(picture, INK).any(axis=1).sum() > 100  # errors, latencies, what was found
     assert near(picture, ORANGE).any(axis=1).sum() > 100  # latencies as logged, what was wanted
     dark = (picture < 0.4).all(axis=2)
