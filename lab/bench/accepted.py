@@ -32,11 +32,12 @@ class NotingVehicle:
     """A vehicle environment in `folder` whose daemon notes when it accepts; `path` is for `DaemonProcess`."""
 
     def __init__(self, folder: Path, vehicle: Path) -> None:
+        folder = folder.absolute()  # the daemon runs in another
         self.path = folder / "noting"
         page, program = folder / "accepted", self.path / "bin" / "fenced"
         program.parent.mkdir(parents=True)
         page.write_bytes(bytes(8 * ENTRIES))
-        text = _PROGRAM.format(python=vehicle / "bin" / "python", page=str(page), size=8 * ENTRIES, entries=ENTRIES)
+        text = _PROGRAM.format(python=vehicle.absolute() / "bin" / "python", page=str(page), size=8 * ENTRIES, entries=ENTRIES)
         program.write_text(text)
         program.chmod(0o755)
         descriptor = os.open(page, os.O_RDONLY)

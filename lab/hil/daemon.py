@@ -50,7 +50,7 @@ class DaemonProcess:
         """Seconds from exec to READY."""
         self.notices: list[str] = []
         """What it told the service manager up to READY, line by line."""
-        self._program = vehicle / "bin" / "fenced"
+        self._program = vehicle.absolute() / "bin" / "fenced"
         self._process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
         named = streams if isinstance(streams, Mapping) else {name: {} for name in streams}

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lab.bench import peers
+from lab.bench import handoff, peers
 from lab.bench.row import quantile
 from lab.bench.soak import RESIDENT_SLACK_KIB, Sample, sample, verdict
 from lab.bench.syscalls import count_calls, parse_summary
@@ -96,3 +97,10 @@ def test_a_process_is_sampled_from_proc() -> None:
         assert found.at_s == 1.5
         assert min(found.resident_kib, found.descriptors, found.mappings) > 0
         child.communicate(b"\n")
+
+
+def test_the_hand_off_is_measured_in_a_folder_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = handoff.run(Path("bench"), {200.0: 2})
+    assert {"hand-off p50, 200 Hz", "to the device, 200 Hz"} <= {row.name for row in rows}
+    assert all(row.ours > 0 for row in rows)

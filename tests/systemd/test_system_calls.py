@@ -42,6 +42,14 @@ def allowed() -> set[str]:
     return found
 
 
+def is_serving(sockets: Sockets) -> bool:
+    """False while the daemon binds its sockets: their files come one by one, and each before anybody listens."""
+    try:
+        return bool(sockets.status()["state"] == "serving")
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+
+
 def use(sockets: Sockets, maker: BundleMaker, child: int) -> None:
     """What a daemon is asked for: frames, another model, back, commands, a reload; a peer that is refused."""
     with sockets.camera() as camera, sockets.consumer() as consumer, sockets.control() as control:
@@ -75,9 +83,8 @@ def test_a_full_run_uses_nothing_that_the_unit_forbids(tmp_path: Path) -> None:
     sockets = Sockets(tmp_path / "sockets")
     tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", trace, program, "serve", "--config", config])
     try:
-        until((tmp_path / "sockets/camera.sock").exists)
+        until(lambda: is_serving(sockets))
         child = int(Path(f"/proc/{tracer.pid}/task/{tracer.pid}/children").read_text().split()[0])
-        until(lambda: sockets.status()["state"] == "serving")
         use(sockets, maker, child)
         os.kill(child, signal.SIGTERM)
         assert tracer.wait(30) == 0
