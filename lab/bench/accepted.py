@@ -37,7 +37,8 @@ class NotingVehicle:
         page, program = folder / "accepted", self.path / "bin" / "fenced"
         program.parent.mkdir(parents=True)
         page.write_bytes(bytes(8 * ENTRIES))
-        text = _PROGRAM.format(python=vehicle.absolute() / "bin" / "python", page=str(page), size=8 * ENTRIES, entries=ENTRIES)
+        python = vehicle.absolute() / "bin" / "python"
+        text = _PROGRAM.format(python=python, page=str(page), size=8 * ENTRIES, entries=ENTRIES)
         program.write_text(text)
         program.chmod(0o755)
         descriptor = os.open(page, os.O_RDONLY)
