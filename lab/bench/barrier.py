@@ -1,9 +1,10 @@
 """Workers beside a process that takes one core for itself: what a launch over all workers then costs.
 
 Launches over two cores on two workers; the company is one busy process on one of their cores. Quiet and disturbed
-samples alternate. By the ordinary policy the company gets its half of that core: what is left is one and a half cores,
+samples alternate. With equal shares the company gets its half of that core: what is left is one and a half cores,
 1.33 times the quiet time at best, and a worker that is interrupted in a kernel holds up its launch until it goes on;
-what one worker alone would take is the worst. With a real-time priority nothing is taken away.
+what one worker alone would take is the worst. The service has ten times the weight of others (`CPUWeight=` of its
+unit); niceness 10 gives the company a ninth. With a real-time priority nothing is taken away.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from lab.bench.row import Row, make_row
 
 REACH = 1 / 1.3
 FIFO_PRIORITY = 10
+_POLICIES = (
+    # Name, priority of the workers, niceness of the company, what is asked for.
+    ("equal shares", 0, 0, 0.0),
+    ("the unit's weight", 0, 10, REACH),
+    (f"FIFO {FIFO_PRIORITY}", FIFO_PRIORITY, 0, REACH),
+)
 _LAUNCHES, _ROUNDS, _WORKERS = 100, 15_000, 2
 _SAMPLES_A_TURN = 25
 _PEER = "itself without that process"
@@ -34,8 +41,8 @@ def run(turns: int = 8) -> list[Row]:
         return []
     module = synthetic.module(_LAUNCHES, threads=_WORKERS, cores=_WORKERS, rounds=_ROUNDS)
     rows = []
-    with busy(cores[-1:]) as company:
-        for policy, priority in (("default", 0), (f"FIFO {FIFO_PRIORITY}", FIFO_PRIORITY)):
+    for policy, priority, niceness, reach in _POLICIES:
+        with busy(cores[-1:], niceness) as company:
             accelerator = open_accelerator("cpu", DeviceOptions(fifo_priority=priority))
             try:
                 quiet, disturbed = _alternate(bind(accelerator, module), company, turns)
@@ -48,7 +55,7 @@ def run(turns: int = 8) -> list[Row]:
                 accelerator.close()
             note = f"{_LAUNCHES} launches over {_WORKERS} workers; one busy process on one of {len(cores)} cores"
             name = f"busy neighbour, {policy}"
-            rows.append(make_row(name, disturbed, quiet, _PEER, reach=REACH if priority else 0.0, note=note))
+            rows.append(make_row(name, disturbed, quiet, _PEER, reach=reach, note=note))
     return rows
 
 

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nos.nice(int(sys.argv[2]))\nwhile True: pass"
 
 
 class Busy:
-    """One busy process for each of the cores it was made with. Stopped at first."""
+    """One busy process for each of the cores it was made with, of the given niceness. Stopped at first."""
 
-    def __init__(self, cores: Sequence[int]) -> None:
-        self._processes = [subprocess.Popen([sys.executable, "-S", "-c", _LOOP, str(core)]) for core in cores]
+    def __init__(self, cores: Sequence[int], niceness: int = 0) -> None:
+        loop = [sys.executable, "-S", "-c", _LOOP]
+        self._processes = [subprocess.Popen([*loop, str(core), str(niceness)]) for core in cores]
         self.stop()
 
     def go_on(self) -> None:
@@ -39,9 +40,9 @@ class Busy:
 
 
 @contextmanager
-def busy(cores: Sequence[int]) -> Iterator[Busy]:
+def busy(cores: Sequence[int], niceness: int = 0) -> Iterator[Busy]:
     """See `Busy`; ended on leaving."""
-    company = Busy(cores)
+    company = Busy(cores, niceness)
     try:
         yield company
     finally:
