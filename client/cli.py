@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from client.control import Control
+    from client.errors import Refused
 
 DONE, FAULT, USAGE, REFUSED = 0, 1, 2, 3
 SOCKET_DIRECTORY = "/run/fenced"
@@ -89,15 +90,29 @@ def _faults() -> tuple[type[Exception], ...]:
 
 def _refuse(parsed: argparse.Namespace, error: Exception) -> int:
     """The code and its sentences on stderr; with --json the same as JSON on stdout."""
-    print(f"fenced: refused: {error}", file=sys.stderr)
+    from client.errors import Refused
+
+    if isinstance(error, Refused):
+        words = _said(error)
+        text = "{code}: {what}: expected {expected}, found {found}. {todo}".format_map(words)
+    else:
+        words, text = _words(error), str(error)
+    code = str(words["code"])
+    print(f"fenced: refused: {text if code in text else f'{code}: {text}'}", file=sys.stderr)
     if parsed.json:
-        _print_json({"refused": _words(error)})
+        _print_json({"refused": words})
     return REFUSED
+
+
+def _said(error: Refused) -> dict[str, object]:
+    """A daemon's refusal in the words of every other."""
+    code, what = error.named
+    return {"code": code, "what": what, "expected": error.expected, "found": error.found, "todo": error.action}
 
 
 def _words(error: Exception) -> dict[str, object]:
     words: dict[str, object] = {}
-    for name in ("code", "step", "where", "line", "what", "expected", "found", "todo", "action"):
+    for name in ("code", "step", "where", "line", "what", "expected", "found", "todo"):
         value = getattr(error, name, None)
         if value is not None:
             named = getattr(value, "name", None)

@@ -18,6 +18,13 @@ class Refused(Exception):
         super().__init__(f"{code.name}: {what}: expected {expected}, found {found}; {action}")
         self.code, self.what, self.expected, self.found, self.action = code, what, expected, found, action
 
+    @property
+    def named(self) -> tuple[str, str]:
+        """Code and subject as docs/refusals.md has them: of a model that was refused, the code of the refusing step."""
+        code = self.code.name.lower().replace("_", "-")
+        step_code, colon, what = self.what.partition(": ")
+        return (step_code, what) if self.code is RefusalCode.MODEL_REFUSED and colon else (code, self.what)
+
     @classmethod
     def by(cls, refusal: Refusal) -> Refused:
         """The error for a Refusal packet."""

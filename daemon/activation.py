@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from daemon.loop import Loop
 from daemon.models import LoadedModel, ModelLoader
-from daemon.refusal import ModelRefused, Step
+from daemon.refusal import ModelCode, ModelRefused, Step
 
 OnLoaded = Callable[["LoadedModel | ModelRefused"], None]
 
@@ -61,7 +61,7 @@ class Activator:
         except OSError as error:  # the audit log above all: what cannot be written down does not serve
             outcome = ModelRefused(
                 Step.LOAD,
-                "system",
+                ModelCode.SYSTEM,
                 f"loading {path[:256]!r}",
                 expected="a system that has room for it, and for its entry in the audit log",
                 found=str(error)[:256],
@@ -71,7 +71,7 @@ class Activator:
         except Exception as fault:  # the bulkhead: whatever a bundle sets off, what serves now goes on serving
             outcome = ModelRefused(
                 Step.LOAD,
-                "fault",
+                ModelCode.FAULT,
                 f"loading {path[:256]!r}",
                 expected="a decision",
                 found=f"{type(fault).__name__}: {str(fault)[:256]}",

@@ -27,6 +27,8 @@ Value = str | int | bool | None
 class AuditBroken(ValueError):
     """The chain does not hold at `line` (1-based)."""
 
+    code = "audit-broken"
+
     def __init__(self, line: int, what: str) -> None:
         super().__init__(
             f"line {line}: {what}; lines before it are as they were written, nothing after it can be trusted"

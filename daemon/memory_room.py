@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from abi.graph import BufferKind, Graph
-from daemon.refusal import ModelRefused, Step
+from daemon.refusal import ModelCode, ModelRefused, Step
 from daemon.ring import place_views
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -122,7 +122,7 @@ class MemoryRoom:
             return
         raise ModelRefused(
             Step.LOAD,
-            "memory",
+            ModelCode.MEMORY,
             f"memory for {label}",
             expected=f"at most the {max(0, room.bytes)} bytes that {room.by} leaves",
             found=found,

@@ -18,7 +18,7 @@ from daemon import guard
 from daemon.audit import AuditLog
 from daemon.config import Limits
 from daemon.memory_room import MemoryRoom, need_of
-from daemon.refusal import ModelRefused, Step, refused
+from daemon.refusal import ModelCode, ModelRefused, Step, refused
 from daemon.selftest import TestReport, self_test
 from daemon.trials import TrialRefused, Trials
 from daemon.trust_store import VehicleTrust
@@ -200,7 +200,8 @@ class ModelLoader:
         name = bundle.statement.model.name
         if not is_name(name):
             raise ModelRefused(
-                Step.CONTRACT, "model-name", f"model name {name!r}", expected="1 to 64 of a-z 0-9 _ . -", found=name,
+                Step.CONTRACT, ModelCode.MODEL_NAME, f"model name {name!r}",
+                expected="1 to 64 of a-z 0-9 _ . -", found=name,
                 todo="give the model such a name in its spec and compile it again",
             )  # fmt: skip
         graph = decode(bundle.blob("graph"))

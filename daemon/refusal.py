@@ -22,13 +22,39 @@ class Step(Enum):
     TRIAL = "trial"  # it was tried before, and taken back
 
 
+class ModelCode(Enum):
+    """Codes that are the daemon's own, beside those of signing, graph, admission, device and trials."""
+
+    MODEL_NAME = "model-name"  # no name that the ABI can carry
+    STREAM_TAKEN = "stream-taken"  # another model takes the stream, or this one takes it twice
+    DEVICE_LOAD = "device-load"  # the models would ask for more of the device than it may give
+    MEMORY = "memory"  # it does not fit beside what is loaded
+    SYSTEM = "system"  # the machine did not give what loading takes, or the audit log could not be written
+    FAULT = "fault"  # a defect of the daemon
+    GOLDENS = "self-test-goldens"  # the golden vectors are too few, or lie outside their blob
+    GOLDEN = "self-test-golden"  # an output or a state differs from the signed one
+    CONSTANT = "self-test-constant"  # different inputs give one result
+    NAN = "self-test-nan"  # NaN or infinity where the contract refuses it
+    CANARY = "self-test-canary"  # a run left output unwritten
+    COVERAGE = "self-test-coverage"  # two runs over opposite poisons left output unwritten
+    HANG = "self-test-hang"  # a run outlasted its budget
+    DEVICE = "self-test-device"  # a run ended in an error
+    SHADOW_MODEL = "shadow-model"  # nothing serves under the candidate's name
+    SHADOW_STREAM = "shadow-stream"  # it takes a stream that what serves does not take
+    SHADOW_FORMAT = "shadow-format"  # it takes a stream in another format
+    SHADOW_AUX = "shadow-aux"  # it needs an aux input that what serves does not have
+    SHADOW_OUTPUTS = "shadow-outputs"  # no output can be compared
+
+
 class ModelRefused(Exception):
     """A bundle was not activated; whatever served before goes on serving. `code` is stable, for scripts."""
 
     model = ""
     # The model's name, where the refusal is one of a statement that was verified up to it.
 
-    def __init__(self, step: Step, code: str, what: str, *, expected: str, found: str, todo: str) -> None:
+    def __init__(self, step: Step, code: ModelCode | str, what: str, *, expected: str, found: str, todo: str) -> None:
+        """`code`: as text where it is another package's."""
+        code = code.value if isinstance(code, ModelCode) else code
         super().__init__(f"{code}: {what}: expected {expected}, found {found}. {todo}")
         self.step = step
         self.code = code

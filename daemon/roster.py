@@ -18,7 +18,7 @@ from daemon.dispatcher import Dispatcher, places
 from daemon.loop import Loop
 from daemon.models import LoadedModel
 from daemon.pipeline import OnChange, Pipeline, Publish
-from daemon.refusal import ModelRefused, Step, refused
+from daemon.refusal import ModelCode, ModelRefused, Step, refused
 from daemon.ring import ResultRing
 from daemon.scheduler import Waiting
 from daemon.turns import Turns
@@ -69,7 +69,7 @@ class Roster:
                 other = "the same model" if found is None else found[0].model.label
                 raise ModelRefused(
                     Step.CONTRACT,
-                    "stream-taken",
+                    ModelCode.STREAM_TAKEN,
                     f"stream {stream} of {model.label}",
                     expected="a stream that no other model takes",
                     found=f"also taken by {other}",

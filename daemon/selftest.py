@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from abi import golden
 from abi.graph import Entrypoint, GoldenVector, NanPolicy, Output, StateBuffer
 from daemon.outputs import FiniteCheck, differing_bytes, worst_difference
-from daemon.refusal import ModelRefused, Step
+from daemon.refusal import ModelCode, ModelRefused, Step
 from hal.accelerator import Accelerator, DeviceBuffer, Executable
 from hal.bindings import Bindings, golden_bytes, written_states
 from hal.canary import Canary, uncovered_bytes
@@ -30,7 +30,7 @@ class TestReport:
     fastest_run_ns: tuple[int, ...]
 
 
-def _fail(code: str, what: str, expected: str, found: str) -> ModelRefused:
+def _fail(code: ModelCode | str, what: str, expected: str, found: str) -> ModelRefused:
     todo = "compile the model again; if it stays so, this machine computes otherwise than the lab's"
     return ModelRefused(Step.SELF_TEST, code, what, expected=expected, found=found, todo=todo)
 
@@ -80,7 +80,7 @@ class _Bench:
         for number, canary in self._canaries.items():
             if not canary.written():
                 what = f"run of entrypoint {self.entry.name}, output buffer {number}"
-                raise _fail("self-test-canary", what, "every byte written", "poison left")
+                raise _fail(ModelCode.CANARY, what, "every byte written", "poison left")
         return duration_ns
 
     def prove_coverage(self) -> None:
@@ -89,7 +89,7 @@ class _Bench:
             left = uncovered_bytes(buffer.view, self._run_once)
             if left:
                 what = f"entrypoint {self.entry.name}, output buffer {number}"
-                raise _fail("self-test-coverage", what, "every byte written", f"{left} bytes left as they were")
+                raise _fail(ModelCode.COVERAGE, what, "every byte written", f"{left} bytes left as they were")
 
     def _run_once(self) -> None:
         self._run()
@@ -99,9 +99,9 @@ class _Bench:
         status = fence.wait(fence.submitted_ns + self.entry.budget_ns + _SLACK_NS)
         what = f"run of entrypoint {self.entry.name}"
         if status is FenceStatus.ACTIVE:
-            raise _fail("self-test-hang", what, f"an end within {self.entry.budget_ns} ns", "none")
+            raise _fail(ModelCode.HANG, what, f"an end within {self.entry.budget_ns} ns", "none")
         if status is FenceStatus.ERROR:
-            raise _fail("self-test-device", what, "a signalled fence", str(fence.error))
+            raise _fail(ModelCode.DEVICE, what, "a signalled fence", str(fence.error))
         return fence.completed_ns - fence.started_ns
 
     def outputs(self) -> list[tuple[Output, memoryview]]:
@@ -140,7 +140,7 @@ def self_test(accelerator: Accelerator, executable: Executable, goldens: memoryv
 def _run_vectors(bench: _Bench, executable: Executable, vectors: list[GoldenVector], goldens: memoryview) -> None:
     if len({vector.seed for vector in vectors}) < 2:
         what = f"goldens of entrypoint {bench.entry.name}"
-        raise _fail("self-test-goldens", what, "at least two vectors with different seeds", str(len(vectors)))
+        raise _fail(ModelCode.GOLDENS, what, "at least two vectors with different seeds", str(len(vectors)))
     seen: dict[bytes, int] = {}
     size = golden_bytes(executable.graph, bench.entry)
     for vector in vectors:
@@ -148,7 +148,7 @@ def _run_vectors(bench: _Bench, executable: Executable, vectors: list[GoldenVect
         if vector.output_bytes != size or end > len(goldens):
             what = f"golden vector with seed {vector.seed}"
             expected, found = f"{size} bytes within {len(goldens)}", f"{vector.output_bytes} bytes up to {end}"
-            raise _fail("self-test-goldens", what, expected, found)
+            raise _fail(ModelCode.GOLDENS, what, expected, found)
         executable.reset_state()
         bench.fill(vector.seed)
         bench.run()
@@ -159,7 +159,7 @@ def _run_vectors(bench: _Bench, executable: Executable, vectors: list[GoldenVect
         other = seen.setdefault(everything, vector.seed)
         if other != vector.seed:
             what = f"golden vectors with seeds {other} and {vector.seed}"
-            raise _fail("self-test-constant", what, "different results for different inputs", "the same bytes")
+            raise _fail(ModelCode.CONSTANT, what, "different results for different inputs", "the same bytes")
 
 
 def _compare_outputs(bench: _Bench, vector: GoldenVector, signed: memoryview) -> bytes:
@@ -169,7 +169,7 @@ def _compare_outputs(bench: _Bench, vector: GoldenVector, signed: memoryview) ->
         difference = worst_difference(output, data, signed[at : at + len(data)])
         if difference is not None:
             what = f"golden vector with seed {vector.seed}, output {output.view.name}"
-            raise _fail("self-test-golden", what, "the signed output", difference)
+            raise _fail(ModelCode.GOLDEN, what, "the signed output", difference)
         at += len(data)
         _require_finite(output, data)
     return b"".join(bytes(data) for _, data in bench.outputs())
@@ -182,7 +182,7 @@ def _compare_states(bench: _Bench, vector: GoldenVector, signed: memoryview) -> 
         difference = differing_bytes(data, signed[at : at + len(data)])
         if difference is not None:
             what = f"golden vector with seed {vector.seed}, state {state.name} after entrypoint {bench.entry.name}"
-            raise _fail("self-test-golden", what, "the signed state", difference)
+            raise _fail(ModelCode.GOLDEN, what, "the signed state", difference)
         at += len(data)
     return b"".join(bytes(data) for _, data in bench.states())
 
@@ -190,4 +190,4 @@ def _compare_states(bench: _Bench, vector: GoldenVector, signed: memoryview) -> 
 def _require_finite(output: Output, found: memoryview) -> None:
     finite = FiniteCheck(output.view.dtype, len(found))
     if output.view.nan is NanPolicy.REFUSE and not finite(found):
-        raise _fail("self-test-nan", f"output {output.view.name}", "finite values", "NaN or infinity")
+        raise _fail(ModelCode.NAN, f"output {output.view.name}", "finite values", "NaN or infinity")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from daemon import guard
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
     from daemon.journal import MessageId
     from daemon.log import Log
     from daemon.service import Service
+
+
+class StartCode(Enum):
+    """Why there is no daemon, beside the codes of trust, device and `[realtime]`."""
+
+    DIRTY_PROCESS = "dirty-process"  # it holds or could import what is the lab's, or is not as its wheel
+    BAD_CONFIGURATION = "bad-configuration"
+    SOCKETS_TAKEN = "sockets-taken"  # another daemon serves
+    AUDIT_BROKEN = "audit-broken"  # the end of the audit log is none
+    SYSTEM_ERROR = "system-error"  # a folder or file that it needs
+
+
+def _tell(code: StartCode, why: object) -> None:
+    print(f"fenced: {code.value}: {why}", file=sys.stderr)
 
 
 def serve(config_path: str) -> int:
@@ -32,7 +47,7 @@ def serve(config_path: str) -> int:
         guard.assert_clean()
         record.assert_as_installed()
     except guard.DirtyProcess as dirty:
-        print(f"fenced: dirty-process: {dirty}", file=sys.stderr)
+        _tell(StartCode.DIRTY_PROCESS, dirty)
         return 3
     return _serve_clean(config_path, signals)
 
@@ -89,16 +104,16 @@ def _serve_clean(config_path: str, signals: _Signals) -> int:
         close_process()
         return _run(load(config_path), signals)
     except ConfigError as error:
-        print(f"fenced: bad-configuration: {error}", file=sys.stderr)
+        _tell(StartCode.BAD_CONFIGURATION, error)
         return 2
     except SocketsTaken as error:
-        print(f"fenced: sockets-taken: {error}", file=sys.stderr)
+        _tell(StartCode.SOCKETS_TAKEN, error)
     except (Refused, RealtimeRefused) as error:
         print(f"fenced: {error}", file=sys.stderr)
     except AuditBroken as error:
-        print(f"fenced: audit-broken: {error}", file=sys.stderr)
+        _tell(StartCode.AUDIT_BROKEN, error)
     except OSError as error:
-        print(f"fenced: system-error: {described(error)}", file=sys.stderr)
+        _tell(StartCode.SYSTEM_ERROR, described(error))
         return 1
     except (HalError, ValueError) as error:
         print(f"fenced: {error}", file=sys.stderr)

@@ -18,7 +18,7 @@ from daemon.command import CommandRefused, Done
 from daemon.log import Log
 from daemon.models import LoadedModel
 from daemon.pipeline import Pipeline
-from daemon.refusal import ModelRefused, Step, refused
+from daemon.refusal import ModelCode, ModelRefused, Step, refused
 from daemon.roster import Roster
 from daemon.shadow import Shadow
 from hal.accelerator import Accelerator
@@ -124,7 +124,9 @@ class Shadowing:
         pipeline = self._roster.pipelines.get(model.name)
         if pipeline is None:
             served = ", ".join(self._roster.pipelines)
-            raise _refusal("shadow-model", f"shadow {model.label}", f"a model that serves: {served}", model.name)
+            raise _refusal(
+                ModelCode.SHADOW_MODEL, f"shadow {model.label}", f"a model that serves: {served}", model.name
+            )
         _require_same_frames(model, pipeline)
         try:
             shadow = Shadow(
@@ -135,10 +137,12 @@ class Shadowing:
         lacking = shadow.aux.lacking(pipeline.aux)
         if lacking is not None:
             expected = "one that the model which serves has in the same size, or that has a default"
-            raise _refusal("shadow-aux", f"aux input {lacking} of {model.label}", expected, "neither")
+            raise _refusal(ModelCode.SHADOW_AUX, f"aux input {lacking} of {model.label}", expected, "neither")
         if not shadow.comparison.outputs:
             found = ", ".join(shadow.comparison.left_out)
-            raise _refusal("shadow-outputs", f"outputs of {model.label}", "one that both have, in one shape", found)
+            raise _refusal(
+                ModelCode.SHADOW_OUTPUTS, f"outputs of {model.label}", "one that both have, in one shape", found
+            )
         shadow.on_device_error = self.on_device_error
         return shadow
 
@@ -146,12 +150,13 @@ class Shadowing:
         report = shadow.report()
         self._last, self._shadow = (shadow.model.name, report), None
         self._unload(shadow.model)
-        numbers = {key: shadow.comparison.__dict__.get(key, 0) for key in ("compared", "within")}
+        numbers = {"compared": shadow.comparison.compared, "within": shadow.comparison.within}
         skipped = sum(vars(shadow.skips).values())
         fields = {**shadow.model.identity(), **numbers, "skipped": skipped, "late": shadow.late, "reason": reason}
         worst = {f"worst_{tally.name}"[:64]: _shown(tally.worst) for tally in shadow.comparison.outputs[:16]}
         self._audit.note("shadow.ended", {**worst, **fields}, durable=False)
-        self._log.notice(f"the shadow {shadow.model.label} ends ({reason}): {numbers}, skipped {skipped}")
+        came_to = f"{shadow.comparison.compared} sets compared, {shadow.comparison.within} within, {skipped} skipped"
+        self._log.notice(f"the shadow {shadow.model.label} ends ({reason}): {came_to}")
         waiting, self._after_end = self._after_end, []
         for call in waiting:
             call()
@@ -169,14 +174,16 @@ def _require_same_frames(model: LoadedModel, pipeline: Pipeline) -> None:
         other = served.get(frame.stream)
         if other is None:
             expected = f"one of {', '.join(served)}"
-            raise _refusal("shadow-stream", f"stream of {model.label}", expected, frame.stream)
+            raise _refusal(ModelCode.SHADOW_STREAM, f"stream of {model.label}", expected, frame.stream)
         differing = mismatches(frame.format, other.format)
         if differing:
             expected = f"the format of {pipeline.model.label}"
-            raise _refusal("shadow-format", f"format of stream {frame.stream}", expected, str(differing[0])[:256])
+            raise _refusal(
+                ModelCode.SHADOW_FORMAT, f"format of stream {frame.stream}", expected, str(differing[0])[:256]
+            )
 
 
-def _refusal(code: str, what: str, expected: str, found: str) -> ModelRefused:
+def _refusal(code: ModelCode, what: str, expected: str, found: str) -> ModelRefused:
     todo = "compare a release of the model that serves, on the same streams"
     return ModelRefused(Step.CONTRACT, code, what, expected=expected, found=found, todo=todo)
 

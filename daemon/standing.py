@@ -6,15 +6,13 @@ asked for more than it may give; the service manager shows who serves, and how, 
 
 from __future__ import annotations
 
-from enum import Enum
-
 from daemon.audit import AuditLog
 from daemon.degradation import Change, Mode
 from daemon.health import Notifier
 from daemon.log import Log
 from daemon.models import LoadedModel
 from daemon.pipeline import Pipeline
-from daemon.refusal import ModelRefused, Step
+from daemon.refusal import ModelCode, ModelRefused, Step
 from daemon.roster import Roster
 from daemon.turns import Claim
 
@@ -29,12 +27,6 @@ _HOW = {
 
 _TODO = "compare p99_ns of its entrypoints with the deadline, and load_percent, in `fenced status`"
 _TODO_STOPPED = "`fenced reset-state` or `fenced activate` brings it back"
-
-
-class LoadRefusal(Enum):
-    """Why a model may not serve beside the others."""
-
-    DEVICE_LOAD = "device-load"
 
 
 class Standing:
@@ -94,7 +86,7 @@ class Standing:
         if after > max(before, self._load_limit_percent):
             raise ModelRefused(
                 Step.CONTRACT,
-                LoadRefusal.DEVICE_LOAD.value,
+                ModelCode.DEVICE_LOAD,
                 f"{model.label} beside the other models, by the p99 of their runs and their cameras' periods",
                 expected=f"at most {self._load_limit_percent} % of the device (limits.device_load_percent)",
                 found=f"{after:.0f} %, {before:.0f} % before",

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from abi.graph import GraphErrorCode
 from daemon.realtime import RealtimeCode
-from daemon.standing import LoadRefusal
+from daemon.refusal import ModelCode
+from daemon.serve import StartCode
 from daemon.trials import Verdict
 from hal.error import HalCode
 from hal.refusal import AdmissionCode
@@ -47,8 +48,9 @@ def table() -> str:
         ("the graph's bytes", (code.name.lower().replace("_", "-") for code in GraphErrorCode)),
         ("the graph's admission", (code.value for code in AdmissionCode)),
         ("the device; in the self-test behind `self-test-`", (code.value for code in HalCode)),
-        ("the models on one device together", (code.value for code in LoadRefusal)),
+        ("the daemon: room, self-test, the models beside each other, a shadow", (code.value for code in ModelCode)),
         ("a release that was tried before", (verdict.value for verdict in Verdict)),
+        ("a daemon that does not start", (code.value for code in StartCode)),
         ("what `[realtime]` asks of the kernel", (code.value for code in RealtimeCode)),
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record`, `import` and `replay`", (code.value for code in LogRefusal)),

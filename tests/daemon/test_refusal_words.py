@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,6 +90,8 @@ def test_a_refusal_has_the_same_words_everywhere(
     with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon, daemon.control() as control:
         with pytest.raises(Refused) as refused:
             control.activate(bad)
+        assert cli.main(["activate", str(bad), "--sockets", str(daemon.sockets), "--json"]) == 3
+        activated = capsys.readouterr()
         assert cli.main(["verify", str(bad), "--root", str(maker.root_path), "--json"]) == 3
     printed = capsys.readouterr()
     told = json.loads(printed.out)["refused"]
@@ -105,5 +108,35 @@ def test_a_refusal_has_the_same_words_everywhere(
     assert {key: entry[key] for key in words} == words
 
     sentence = f"{code}: {words['what']}: expected {words['expected']}, found {words['found']}. {words['todo']}"
-    assert printed.err == f"fenced: refused: {sentence}\n"
+    assert printed.err == activated.err == f"fenced: refused: {sentence}\n"
+    assert json.loads(activated.out)["refused"] == words
     assert f"bundle refused: {sentence}" in daemon.log.lines
+
+
+def test_what_is_no_model_is_refused_by_its_own_code(
+    tmp_path: Path, maker: BundleMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon:
+        assert cli.main(["rollback", "--sockets", str(daemon.sockets), "--json"]) == 3
+    printed = capsys.readouterr()
+    assert printed.err.startswith("fenced: refused: not-ready: model: expected ")
+    assert json.loads(printed.out)["refused"].keys() == {"code", "what", "expected", "found", "todo"}
+
+
+def test_a_broken_audit_log_has_a_code_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "audit.jsonl").write_text("no entry\n")
+    assert cli.main(["audit", "verify", str(tmp_path / "audit.jsonl"), "--json"]) == 3
+    printed = capsys.readouterr()
+    assert printed.err.startswith("fenced: refused: audit-broken: line 1: ")
+    assert json.loads(printed.out)["refused"]["code"] == "audit-broken"
+
+
+def test_every_code_of_the_daemon_stands_in_an_enum() -> None:
+    root = Path(__file__).parents[2]
+    places, told = {"ModelRefused": 1, "_fail": 0}, {}
+    for path in sorted((root / "daemon").glob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in places:
+                told[f"{path.name}:{call.lineno}"] = ast.unparse(call.args[places[call.func.id]])
+    assert len(told) > 12
+    assert {place: code for place, code in told.items() if code.startswith(("'", '"'))} == {}
