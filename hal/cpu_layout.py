@@ -17,7 +17,6 @@ from hal.memory import Mapping
 
 MAGIC = 0x51434E46  # "FNCQ"
 VERSION = 1
-MAX_CORES = 64
 RUNTIME_SYMBOLS = (
     "fenced_version",
     "fenced_worker",

@@ -14,7 +14,6 @@ class HalCode(Enum):
 
     UNKNOWN_DRIVER = "unknown-driver"
     DRIVER_UNAVAILABLE = "driver-unavailable"
-    FEATURES = "cpu-features-missing"
     DESCRIPTOR = "descriptor-refused"
     SIZE = "size-refused"
     SEAL_MISSING = "seal-missing"

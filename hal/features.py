@@ -72,14 +72,6 @@ def missing_features(required: Iterable[str], have: Iterable[str]) -> tuple[str,
     return tuple(sorted(frozenset(required) - frozenset(have)))
 
 
-def refuse_missing(required: Iterable[str], have: Iterable[str]) -> None:
-    """Raises HalError FEATURES that names every missing feature; without it the code would end in SIGILL."""
-    lacking = missing_features(required, have)
-    if lacking:
-        raise HalError(HalCode.FEATURES, "the model was compiled for another processor", expected=", ".join(lacking),
-                       found="a processor without them", todo="compile it for this processor")  # fmt: skip
-
-
 def _from_modalias(text: str) -> frozenset[str]:
     """ "cpu:type:x86,ven…:feature:,0000,0001,…": the numbers are hexadecimal."""
     _, _, numbers = text.strip().partition(":feature:")

@@ -32,11 +32,6 @@ class Wheel:
     version: str
 
     @property
-    def info_folder(self) -> str:
-        """The name of its folder of metadata."""
-        return f"{self.name}-{self.version}.dist-info"
-
-    @property
     def project(self) -> str:
         """Its normalised name (PEP 503)."""
         return re.sub(r"[-_.]+", "-", self.name).lower()
