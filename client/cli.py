@@ -297,20 +297,25 @@ def _parser() -> argparse.ArgumentParser:
 
     top = argparse.ArgumentParser(prog="fenced", description="The on-vehicle inference daemon and its command line.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    text = "serve by a configuration file until SIGTERM"
+    commands.add_parser("serve", help=text, description=text).add_argument("--config", required=True)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print the answer, or the refusal, as JSON")
-    device = argparse.ArgumentParser(add_help=False)
-    device.add_argument("--device", default="cpu", help="the driver to use (default: cpu)")
-    running = argparse.ArgumentParser(add_help=False)
-    running.add_argument("--sockets", default=SOCKET_DIRECTORY, help=f"the socket folder (default: {SOCKET_DIRECTORY})")
-
-    model = argparse.ArgumentParser(add_help=False)
-    model.add_argument("--model", default="", help="the model's name; needed where several could be meant")
 
     def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
 
-    add("serve", "serve by a configuration file until SIGTERM").add_argument("--config", required=True)
+    _add_offline(add)
+    _add_running(add)
+    return top
+
+
+def _add_offline(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands on files and devices."""
+    import argparse
+
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument("--device", default="cpu", help="the driver to use (default: cpu)")
     verify = add("verify", "verify a bundle's signatures, digests and target for this machine", device)
     verify.add_argument("bundle")
     verify.add_argument("--root", required=True, action="append", help="trusted root files, in order of version")
@@ -326,6 +331,16 @@ def _parser() -> argparse.ArgumentParser:
     audit = add("audit", "look at the audit log")
     audit.add_argument("action", choices=["verify"])
     audit.add_argument("log", help="the audit log, for instance /var/lib/fenced/audit.jsonl")
+
+
+def _add_running(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands for a running daemon."""
+    import argparse
+
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--sockets", default=SOCKET_DIRECTORY, help=f"the socket folder (default: {SOCKET_DIRECTORY})")
+    model = argparse.ArgumentParser(add_help=False)
+    model.add_argument("--model", default="", help="the model's name; needed where several could be meant")
     add("status", "show the running daemon's state", running)
     activate = add("activate", "verify a bundle and let it serve; refused, what served before goes on", running)
     activate.add_argument("bundle", nargs="?")
@@ -343,7 +358,6 @@ def _parser() -> argparse.ArgumentParser:
     restore = add("restore-state", "give a model the recurrent state of a snapshot", running, model)
     restore.add_argument("snapshot")
     add("metrics", "print all counters as OpenMetrics text", running)
-    return top
 
 
 if __name__ == "__main__":
