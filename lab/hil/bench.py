@@ -47,8 +47,8 @@ PROBES: Final[Mapping[str, TinyModel]] = MappingProxyType(
 )
 """What a bench serves: the probe models by name, each on streams of its own."""
 
-LIMITS: Final[Mapping[str, int]] = MappingProxyType({"max_age_ms": 60_000, "idle_timeout_ms": 1_500})
-"""Of a bench's daemon. Frames may be old: a busy machine is no fault. A silent peer is told from a slow one."""
+LIMITS: Final[Mapping[str, int]] = MappingProxyType({"max_age_ms": 60_000})
+"""Of a bench's daemon. Frames may be old: a busy machine is no fault."""
 
 
 class Need(Enum):

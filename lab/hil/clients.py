@@ -33,16 +33,16 @@ class Sockets:
 
     def camera(self, stream: str = "road", **more: Any) -> Camera:
         """A camera with an open stream; without a `format` that of the probe models."""
-        more.setdefault("format", frame_format())
+        more = {"format": frame_format(), "timeout_s": LIMIT_S, **more}
         return Camera.open(self.sockets / "camera.sock", stream, **more)
 
     def consumer(self, model: str = "tiny", **more: Any) -> Consumer:
         """A subscribed consumer."""
-        return Consumer.subscribe(self.sockets / "consumer.sock", model, **more)
+        return Consumer.subscribe(self.sockets / "consumer.sock", model, **{"timeout_s": LIMIT_S, **more})
 
     def control(self) -> Control:
         """An operator's session."""
-        return Control(self.sockets / "control.sock")
+        return Control(self.sockets / "control.sock", timeout_s=LIMIT_S)
 
     def status(self) -> dict[str, Any]:
         """The daemon's whole state."""

@@ -56,9 +56,11 @@ class Drive:
     def __init__(self, sockets: Path, stream: str, stream_format: StreamFormat, model: str, *, slots: int = 2,
                  timeout_s: float = 10.0) -> None:  # fmt: skip
         self.timeout_s = timeout_s
-        self.consumer = Consumer.subscribe(sockets / "consumer.sock", model, DeliveryPolicy.EVERY, QUEUE, name="drive")
+        path, every = sockets / "consumer.sock", DeliveryPolicy.EVERY
+        self.consumer = Consumer.subscribe(path, model, every, QUEUE, name="drive", timeout_s=timeout_s)
         try:
-            self.camera = Camera.open(sockets / "camera.sock", stream, stream_format, slots, name="drive")
+            path = sockets / "camera.sock"
+            self.camera = Camera.open(path, stream, stream_format, slots, name="drive", timeout_s=timeout_s)
         except BaseException:
             self.consumer.close()
             raise

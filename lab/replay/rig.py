@@ -69,11 +69,13 @@ class Rig:
         self._control_path: Path | None = sockets / "control.sock"
         with ExitStack() as stack:
             for model, name in self._names.items():
-                consumer = Consumer.subscribe(sockets / "consumer.sock", name, DeliveryPolicy.EVERY, queue, name=NAME)
+                path, policy = sockets / "consumer.sock", DeliveryPolicy.EVERY
+                consumer = Consumer.subscribe(path, name, policy, queue, name=NAME, timeout_s=timeout_s)
                 self.consumers[model] = stack.enter_context(consumer)
             for stream, one in opened.items():
                 played = replace(one.format, clock=ClockId.MONOTONIC)
-                camera = Camera.open(sockets / "camera.sock", stream, played, slots, name=NAME)
+                path = sockets / "camera.sock"
+                camera = Camera.open(path, stream, played, slots, name=NAME, timeout_s=timeout_s)
                 self.cameras[stream] = stack.enter_context(camera)
             try:
                 with self._control("any model"):

@@ -195,15 +195,15 @@ def test_a_submit_beyond_the_slots_is_released_as_refused(daemon: DaemonThread) 
 
 
 def test_a_silent_peer_is_closed_and_others_are_served(tmp_path: Path, maker: BundleMaker) -> None:
-    more = "[limits]\nidle_timeout_ms = 500\n"
     with (
-        DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon,
+        DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         RawPeer(daemon, greet=False) as silent,
         RawPeer(daemon, Role.CONTROL) as lazy,
     ):
         run_one(camera, consumer, 1, picture(1))
+        daemon.allow_silence(50)
         for peer in (silent, lazy):
             refusal = peer.answer()
             assert isinstance(refusal, m.Refusal)
@@ -248,19 +248,20 @@ def test_one_user_holds_only_its_share_of_the_places(
 def test_a_peer_that_says_only_what_is_refused_is_closed_as_silent(
     tmp_path: Path, maker: BundleMaker, kind: str
 ) -> None:
-    more = "[limits]\nidle_timeout_ms = 200\n"
-    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon, RawPeer(daemon) as peer:
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon, RawPeer(daemon) as peer:
         packet = m.encode(m.OpenStream("unknown", frame_format()))
         if kind == "a refused submit":
             stream_id = peer.open_stream()
             peer.send(peer.session.send(m.CloseStream(stream_id)))
             packet = encode_header(Kind.SUBMIT) + SUBMIT.pack(Submit(stream_id, 0, 1, 1, 0, 0, 0, 0, 0))
+        daemon.allow_silence(200)
         deadline = time.monotonic() + LIMIT_S
         with contextlib.suppress(ConnectionError):  # it may be closed as we send
             peer.send(packet)
             while peer.socket.recv(1 << 16):
                 assert time.monotonic() < deadline
                 peer.send(packet)
+        daemon.allow_silence(60_000)
         daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
         assert any("refused idle" in line for line in daemon.log.lines)
 

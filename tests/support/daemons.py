@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -91,6 +92,16 @@ class DaemonThread(Sockets):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+    def allow_silence(self, milliseconds: int) -> None:
+        """How long peers may be silent from now on. A test that waits for the limit lowers it once all have come."""
+        context, server = self.service.context, self.service.server
+
+        def allow() -> None:
+            context.limits = replace(context.limits, idle_timeout_ns=milliseconds * 1_000_000)
+            server._sweep_ns, server._next_sweep_ns = max(1, milliseconds * 250_000), 0
+
+        self.service.loop.call_soon(allow)
 
     def camera_when_ready(self) -> Camera:
         """For a daemon that will end by itself: starts it and opens a camera."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+from dataclasses import replace
 
 from abi import messages as m
 from abi.flat import SUBMIT, Submit
 from abi.messages import CommandKind, Role
 from abi.packet import ABI_VERSION, MAX_DESCRIPTORS, Kind, RefusalCode, encode_header
 from client.camera import Camera
-from lab.hil.bench import Bench, Need
+from lab.hil.bench import PROBES, Bench, Need
 from lab.hil.clients import LIMIT_S, ended, submit
 from lab.hil.faults.fault import Fault
 from lab.hil.raw_peer import RawPeer
@@ -35,6 +36,7 @@ MALFORMED = {
 }
 """Packets that no honest client sends, each as the first of its session."""
 UNREAD = 400  # answers that a reader of metrics leaves lying
+SILENCE_MS = 1_500  # before a daemon of the harness's own takes a peer for a silent one
 
 
 def _one_more(bench: Bench, camera: Camera, sequence: int) -> None:
@@ -45,6 +47,13 @@ def _one_more(bench: Bench, camera: Camera, sequence: int) -> None:
 
 def silent(bench: Bench) -> str:
     """A peer connects and never speaks, and another falls silent after its greeting."""
+    if bench.daemon is None:
+        return _fall_silent(bench)
+    with bench.own("silent", [PROBES["tiny"]], limits={"idle_timeout_ms": SILENCE_MS}) as daemon:
+        return _fall_silent(replace(bench, sockets=daemon.sockets, _models=()))
+
+
+def _fall_silent(bench: Bench) -> str:
     with (
         bench.open_first() as camera,
         RawPeer(bench.sockets, greet=False) as mute,
