@@ -6,6 +6,7 @@ need them skip where they are absent.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # No deadline: a slow machine is not a defect. Derandomized: one commit has one verdict; `make fuzz` explores.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C; the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

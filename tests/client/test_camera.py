@@ -26,7 +26,7 @@ from client.camera import Camera
 from client.errors import ConnectionLost, Refused
 from hal.memory import create_sealed
 from tests.support.link import stream_format
-from tests.support.scripted import Peer, ScriptedDaemon, no_descriptor_leaks
+from tests.support.scripted import TIMEOUT_S, Peer, ScriptedDaemon, no_descriptor_leaks
 
 
 class DaemonSide:
@@ -174,7 +174,7 @@ def test_the_control_word_is_odd_while_the_slot_is_written(tmp_path: Path) -> No
         assert side.word(frame.slot) == 1
         camera.submit(frame, 1, 100)
         assert side.word(frame.slot) == 2
-        assert camera.wait(5.0) == 1
+        assert camera.wait(TIMEOUT_S) == 1
         other = camera.acquire()
         assert other.slot != frame.slot
         camera.discard(other)
@@ -201,7 +201,7 @@ def test_a_submit_says_all_that_was_given(tmp_path: Path) -> None:
         assert SUBMIT.unpack(sent, 8) == Submit(3, 0, 1, 4, 100, 130, 2, 11, 0)
         camera.submit(camera.acquire(), 6, 200, in_fence=read)
         while sum(camera.ledger.released) < 2:
-            camera.wait(5.0)
+            camera.wait(TIMEOUT_S)
         os.fstat(read)  # still ours
 
     side = run(tmp_path, take_frames(2, fenced), body)
@@ -264,7 +264,7 @@ def test_a_camera_waits_for_slots_that_the_daemon_holds(tmp_path: Path) -> None:
             camera.acquire()
         assert camera.poll() == 0
         camera.set_aux("go", time.monotonic_ns(), b"\1")
-        assert [camera.acquire(5.0).slot, camera.acquire(5.0).slot] == [1, 0]  # the one that was free longest first
+        assert [camera.acquire(TIMEOUT_S).slot for _ in range(2)] == [1, 0]  # the one that was free longest first
         assert camera.releases() == [
             Release(3, 1, 1, 2, ReleaseStatus.SUPERSEDED, RefusalCode.OK, 5),
             Release(3, 0, 1, 1, ReleaseStatus.SUPERSEDED, RefusalCode.OK, 5),
@@ -286,7 +286,7 @@ def test_a_refused_frame_is_free_again(tmp_path: Path) -> None:
 
     def body(camera: Camera, side: DaemonSide) -> None:
         camera.submit(camera.acquire(), 1, 100)
-        camera.wait(5.0)
+        camera.wait(TIMEOUT_S)
         (release,) = camera.releases()
         assert (release.status, release.code) == (ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
         assert camera.free == 2
@@ -353,7 +353,7 @@ def test_a_dead_daemon_is_seen_and_the_frames_memory_lives_on(tmp_path: Path) ->
         given, frame = camera.acquire(), camera.acquire()
         camera.submit(given, 1, 100)
         with pytest.raises(ConnectionLost):
-            camera.wait(5.0)
+            camera.wait(TIMEOUT_S)
         frame.pixels[:] = 3
         with pytest.raises(ConnectionLost):
             camera.acquire(1.0)

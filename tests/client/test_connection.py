@@ -18,14 +18,14 @@ from abi.packet import LocalProtocolError, RefusalCode
 from client.connection import Connection
 from client.errors import ConnectionLost, Refused
 from tests.support.link import SUBSCRIBED, WELCOME
-from tests.support.scripted import Peer, ScriptedDaemon, no_descriptor_leaks
+from tests.support.scripted import TIMEOUT_S, Peer, ScriptedDaemon, no_descriptor_leaks
 
 STATUS = m.Command(m.CommandKind.STATUS)
 LATE = m.Refusal(RefusalCode.UNKNOWN_STREAM, 11, "streamId", "an open stream", "9", "open it first")
 REFUSAL = m.Refusal(RefusalCode.NOT_PERMITTED, 1, "uid", "1000", "1001", "ask the operator")
 
 
-def connect(daemon: ScriptedDaemon, role: Role = Role.CONTROL, timeout_s: float = 5.0) -> Connection:
+def connect(daemon: ScriptedDaemon, role: Role = Role.CONTROL, timeout_s: float = TIMEOUT_S) -> Connection:
     return Connection(os.fspath(daemon.path), role, "tester", timeout_s)
 
 
@@ -108,7 +108,7 @@ def test_a_daemon_that_dies_is_seen(tmp_path: Path) -> None:
     with no_descriptor_leaks(), ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon:
         connection = connect(daemon)
         with pytest.raises(ConnectionLost, match="the daemon closed the connection"):
-            connection.request(STATUS, m.Reply, 5.0)
+            connection.request(STATUS, m.Reply, TIMEOUT_S)
         with pytest.raises(ConnectionLost, match="the daemon is gone"):
             connection.send(b"x" * 8)
         connection.close()
@@ -124,7 +124,7 @@ def test_a_bye_carries_its_reason(tmp_path: Path) -> None:
 
     with ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon, connect(daemon) as connection:
         with pytest.raises(ConnectionLost, match="ended the session: shutting down"):
-            connection.request(STATUS, m.Reply, 5.0)
+            connection.request(STATUS, m.Reply, TIMEOUT_S)
         with pytest.raises(LocalProtocolError):
             connection.session.send(STATUS)
 
@@ -140,7 +140,7 @@ def test_a_bye_without_a_reason_says_so(tmp_path: Path) -> None:
         connect(daemon) as connection,
         pytest.raises(ConnectionLost, match="no reason given"),
     ):
-        connection.next_event(time.monotonic() + 5)
+        connection.next_event(time.monotonic() + TIMEOUT_S)
 
 
 @pytest.mark.parametrize("garbage", [b"\1", b"x" * 40, b"\x02\0\2\0\0\0\0\0" + bytes(16), b"y" * 70000])
@@ -156,7 +156,7 @@ def test_what_no_daemon_sends_ends_the_connection(tmp_path: Path, garbage: bytes
     with no_descriptor_leaks(), ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon:
         connection = connect(daemon)
         with pytest.raises(ConnectionLost, match="the daemon broke the protocol"):
-            connection.next_event(time.monotonic() + 5)
+            connection.next_event(time.monotonic() + TIMEOUT_S)
         with pytest.raises(ConnectionLost, match="gone"):
             connection.next_event(None)
         connection.close()
@@ -174,7 +174,7 @@ def test_more_descriptors_than_a_packet_may_carry_are_not_kept(tmp_path: Path) -
     with no_descriptor_leaks(), ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon:
         connection = connect(daemon)
         with pytest.raises(ConnectionLost, match="at most 65536 bytes and 17 descriptors"):
-            connection.next_event(time.monotonic() + 5)
+            connection.next_event(time.monotonic() + TIMEOUT_S)
 
 
 def test_descriptors_that_nobody_took_are_closed(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_descriptors_that_nobody_took_are_closed(tmp_path: Path) -> None:
         ScriptedDaemon(tmp_path, Role.CONSUMER, script) as daemon,
         connect(daemon, Role.CONSUMER) as connection,
     ):
-        assert connection.request(m.Subscribe("lane"), m.Subscribed, 5.0) == SUBSCRIBED
+        assert connection.request(m.Subscribe("lane"), m.Subscribed, TIMEOUT_S) == SUBSCRIBED
         taken = connection.take_descriptors()
         assert len(taken) == 1
         assert not os.get_inheritable(taken[0])
@@ -225,7 +225,7 @@ def test_a_refusal_that_ends_the_session_answers_any_request(tmp_path: Path) -> 
 
     with ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon, connect(daemon) as connection:
         with pytest.raises(Refused) as caught:
-            connection.request(STATUS, m.Reply, 5.0)
+            connection.request(STATUS, m.Reply, TIMEOUT_S)
         assert caught.value.code is RefusalCode.IDLE
         assert connection.session.closed
 
@@ -259,14 +259,15 @@ def test_a_daemon_that_reads_nothing_does_not_hold_us_for_ever(tmp_path: Path, o
 
     def script(peer: Peer) -> None:
         peer.greet()
-        full.wait(10)
+        full.wait(TIMEOUT_S)
 
     with (
         many_descriptors(others),
         no_descriptor_leaks(),
         ScriptedDaemon(tmp_path, Role.CONTROL, script) as daemon,
     ):
-        connection = connect(daemon, timeout_s=0.2)
+        connection = connect(daemon)
+        connection._timeout_s = 0.2  # only now: the greeting may take its time
         packet = connection.session.send(m.SetAux("speed", 0, bytes(60000)))
         with pytest.raises(ConnectionLost, match=r"the daemon read nothing for 0.2 s"):
             send_many(connection, packet)

@@ -23,7 +23,7 @@ from client import consumer as consumer_module
 from client.consumer import Consumer
 from client.errors import ConnectionLost, Refused
 from hal.memory import create_ring
-from tests.support.scripted import Peer, ScriptedDaemon, no_descriptor_leaks
+from tests.support.scripted import TIMEOUT_S, Peer, ScriptedDaemon, no_descriptor_leaks
 
 SLOTS, SLOT_BYTES = 4, 4096
 OFFSET = OutputView("offset_m", DType.FLOAT32, (1, 2), "m", 64, 8, NanPolicy.FLAG)
@@ -97,7 +97,7 @@ def test_a_delivery_has_named_outputs_units_and_a_receipt(tmp_path: Path) -> Non
         publish(peer, 1, 8, missed=3)
 
     def body(consumer: Consumer, ring: Ring) -> None:
-        delivery = consumer.recv(5.0)
+        delivery = consumer.recv(TIMEOUT_S)
         assert list(delivery.outputs) == ["offset_m", "mask"]
         assert delivery.outputs["offset_m"].dtype == np.float32
         assert delivery.outputs["offset_m"].tolist() == [[0.5, -0.5]]
@@ -124,7 +124,7 @@ def test_results_come_in_order_under_every(tmp_path: Path) -> None:
             publish(peer, slot, 2 + 2 * slot)
 
     def body(consumer: Consumer, ring: Ring) -> None:
-        assert [consumer.recv(5.0).outputs["offset_m"][0, 0] for _ in range(3)] == [0.0, 1.0, 2.0]
+        assert [consumer.recv(TIMEOUT_S).outputs["offset_m"][0, 0] for _ in range(3)] == [0.0, 1.0, 2.0]
         with pytest.raises(TimeoutError, match="no result came in time"):
             consumer.recv(0.01)
         with pytest.raises(TimeoutError):
@@ -155,7 +155,7 @@ def test_latest_passes_over_older_results_and_counts_them(tmp_path: Path) -> Non
         while not consumer._connection.session.closed:  # until all has arrived
             consumer._connection._receive()
         assert consumer._connection._events.pop() == m.Bye("that was all")
-        assert consumer.recv(5.0).outputs["offset_m"][0, 0] == 2.0
+        assert consumer.recv(TIMEOUT_S).outputs["offset_m"][0, 0] == 2.0
         assert (consumer.skipped, consumer.torn) == (2, 0)
     ring.close()
 
@@ -169,7 +169,7 @@ def test_a_slot_that_was_overwritten_is_torn_and_never_delivered(tmp_path: Path,
         publish(peer, 1, 12)
 
     def body(consumer: Consumer, ring: Ring) -> None:
-        assert consumer.recv(5.0).outputs["offset_m"][0, 0] == 2.0
+        assert consumer.recv(TIMEOUT_S).outputs["offset_m"][0, 0] == 2.0
         assert consumer.torn == 1
 
     run(tmp_path, script, body)
@@ -191,7 +191,7 @@ def test_a_slot_that_is_overwritten_while_it_is_copied_is_torn(tmp_path: Path, m
             return copied
 
         monkeypatch.setattr(consumer_module, "_read", read)
-        assert consumer.recv(5.0).outputs["offset_m"][0, 0] == 1.0
+        assert consumer.recv(TIMEOUT_S).outputs["offset_m"][0, 0] == 1.0
         assert consumer.torn == 1
 
     run(tmp_path, script, body)

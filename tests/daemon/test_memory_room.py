@@ -135,4 +135,4 @@ def test_a_daemon_that_ends_leaves_no_descriptor_open(tmp_path: Path, maker: Bun
         with DaemonThread(tmp_path / turn, [bundle], maker):
             pass
         seen.append(len(open_descriptors()))
-    assert seen[2] == seen[1]  # the first opens what the process keeps
+    assert seen[2] <= seen[1]  # the first opens what the process keeps; earlier tests may have closed some since

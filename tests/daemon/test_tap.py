@@ -30,7 +30,7 @@ NO_AUDIT = "[limits]\nprobation_frames = 1000000\n"  # no model is confirmed whi
 
 
 def tap_of(daemon: DaemonThread, *, pixels: bool = True) -> Tap:
-    return Tap.open(daemon.sockets / "consumer.sock", pixels=pixels)
+    return Tap.open(daemon.sockets / "consumer.sock", pixels=pixels, timeout_s=LIMIT_S)
 
 
 def until(tap: Tap, kind: type[TapEvent]) -> list[TapEvent]:

@@ -18,7 +18,7 @@ from abi.session import DaemonSession
 from tests.support.descriptors import open_descriptors
 from tests.support.link import WELCOME
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 """A test that waits this long has failed."""
 
 

@@ -20,9 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from daemon.metrics import family_names
 from lab.exporter.source import FAMILIES, DaemonCollector
 from tests.support.bundles import BundleMaker, TinyModel
-from tests.support.daemons import DaemonThread, picture, run_one
+from tests.support.daemons import LIMIT_S, DaemonThread, picture, run_one
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+PATIENT = ("--timeout-s", str(LIMIT_S))
 
 
 class Exporter:
@@ -30,7 +31,7 @@ class Exporter:
 
     def __init__(self, sockets: Path, *options: str) -> None:
         program = "from lab.exporter.main import main; raise SystemExit(main())"
-        command = [sys.executable, "-c", program, "--sockets", str(sockets), "--port", "0", *options]
+        command = [sys.executable, "-c", program, "--sockets", str(sockets), "--port", "0", *PATIENT, *options]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.child.stdout is not None
         found = re.search(r"http://127.0.0.1:(\d+)/metrics", self.child.stdout.readline())
@@ -104,7 +105,7 @@ def test_an_exporter_outlives_its_daemon_and_says_that_it_is_away(tmp_path: Path
 
 
 def test_a_session_that_the_daemon_closed_for_its_silence_is_opened_anew(daemon: DaemonThread) -> None:
-    collector = DaemonCollector(daemon.sockets / "control.sock", least_interval_s=0)
+    collector = DaemonCollector(daemon.sockets / "control.sock", timeout_s=LIMIT_S, least_interval_s=0)
     registry = CollectorRegistry()
     registry.register(collector)
     assert registry.get_sample_value("fenced_ready") == 1
@@ -120,7 +121,7 @@ def test_many_scrapes_ask_the_daemon_once(daemon: DaemonThread, monkeypatch: pyt
     service = daemon.service
     metrics = service.metrics
     monkeypatch.setattr(service, "metrics", lambda: (asked.append(1), metrics())[1])
-    collector = DaemonCollector(daemon.sockets / "control.sock", least_interval_s=3600)
+    collector = DaemonCollector(daemon.sockets / "control.sock", timeout_s=LIMIT_S, least_interval_s=3600)
     for _ in range(5):
         assert "fenced_ready" in {family.name for family in collector.collect()}
     assert len(asked) == 1

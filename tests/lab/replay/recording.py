@@ -24,7 +24,8 @@ class Recording:
         self.recorded: Recorded | None = None
         self.log = LogWriter(path)
         self._path, self._sockets = path, daemon.sockets
-        self._recorder = Recorder(daemon.sockets, self.log, Tap.open(daemon.sockets / "consumer.sock"))
+        tap = Tap.open(daemon.sockets / "consumer.sock", timeout_s=LIMIT_S)
+        self._recorder = Recorder(daemon.sockets, self.log, tap)
         self._thread = threading.Thread(target=self._run, name="recorder under test", daemon=True)
         self._thread.start()
         self.wait_for(lambda seen: seen.notes["model"])  # it has subscribed
