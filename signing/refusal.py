@@ -134,7 +134,7 @@ class RefusalCode(enum.Enum):
     EXPIRED = (
         "expired",
         "The statement, the root or a needed key is past its time.",
-        "Issue a new one; check the vehicle's clock. A running model is not affected.",
+        "Issue a new one; check the vehicle's clock. What runs, or was confirmed, is not affected.",
     )
     NOT_YET_VALID = (
         "not-yet-valid",

@@ -3,6 +3,7 @@
 Order, each step before the next is looked at: the envelope is parsed; the root's thresholds for `build` and `release`
 hold over its exact bytes; only then is the statement read, its own required algorithms added, the layout and every
 digest compared, and last revocation, expiry, target and rollback. The result is a VerifiedBundle or a Refused.
+Expiry and key windows bind what is new to the vehicle: a statement whose digest is a rollback floor is not.
 
 `TrustStore` is a value: accepting a root or confirming a model returns a new one, whose `state` the caller makes
 durable (`store.write_state`) before acting on it; a refusal changes nothing. Bad data is Refused, a wrong
@@ -122,22 +123,24 @@ def verify_bundle(sealed: SealedBundle, trust: TrustStore, *, machine: Machine, 
     """Return `sealed` as a verified bundle that may be activated on `machine` now, or raise Refused.
 
     `now_unix_s` is seconds since 1970; a clock behind the root's time of issue is read as that time. On success the
-    result owns `sealed`; on a refusal the caller closes it. A running model is never judged again by this.
+    result owns `sealed`; on a refusal the caller closes it. A running model is never judged again by this, and time
+    says nothing of a statement that this vehicle has confirmed: its restart is no new activation.
     """
-    now_unix_s = max(now_unix_s, trust.root.issued_unix_s)
-    _require_unexpired("root", trust.root.expires_unix_s, now_unix_s)
     parsed = envelope.parse(sealed.envelope, payload_type=envelope.BUNDLE_PAYLOAD_TYPE)
-    signed = signers(parsed, trust.root, now_unix_s)
+    digest = hashlib.sha256(parsed.payload).hexdigest()
+    is_confirmed = any(floor.digest == digest for floor in trust.state.floors.values())
+    now = None if is_confirmed else max(now_unix_s, trust.root.issued_unix_s)
+    _require_unexpired("root", trust.root.expires_unix_s, now)
+    signed = signers(parsed, trust.root, now)
     for name in ("build", "release"):
         signed.require(name, trust.root.roles[name].algorithms)
     statement = decode(parsed.payload)
     signed.require("build", statement.required_algorithms.build)
     signed.require("release", statement.required_algorithms.release)
     require_contents(sealed, statement)
-    digest = hashlib.sha256(parsed.payload).hexdigest()
     if digest in trust.root.revoked_bundles:
         raise Refused(RefusalCode.REVOKED, "bundle", "a bundle that is not revoked", digest)
-    _require_unexpired("statement", statement.expires_unix_s, now_unix_s)
+    _require_unexpired("statement", statement.expires_unix_s, now)
     _require_target(statement, machine)
     _require_release(statement, digest, trust)
     return VerifiedBundle(statement, digest, trust.state.trust_epoch, sealed)
@@ -161,8 +164,8 @@ def _self_signed_root(root_envelope: bytes) -> Root:
     return root
 
 
-def _require_unexpired(what: str, expires_unix_s: int | None, now_unix_s: int) -> None:
-    if expires_unix_s is not None and now_unix_s >= expires_unix_s:
+def _require_unexpired(what: str, expires_unix_s: int | None, now_unix_s: int | None) -> None:
+    if expires_unix_s is not None and now_unix_s is not None and now_unix_s >= expires_unix_s:
         expected = f"a time before {to_rfc3339(expires_unix_s)}"
         raise Refused(RefusalCode.EXPIRED, what, expected, to_rfc3339(now_unix_s))
 

@@ -1,5 +1,5 @@
-"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign, show), require, sign, envelope,
-attach, inspect.
+"""The signing commands of `fenced-lab`: keygen, root (init, rotate, revoke, sign, show), require, expire, sign,
+envelope, attach, inspect.
 
 Passphrases come from `--passphrase-file` (first line), never from the command line or the environment. A key in a
 PKCS#11 token is named by its URI in place of a path (`lab.sign.token`); its passphrase is the PIN.
@@ -30,12 +30,14 @@ from lab.sign.sign import (
     require_algorithms,
     sign_bundle,
     sign_detached,
+    state_expiry,
 )
 from lab.sign.signer import open_signer
 from lab.sign.token import is_token_uri, token_keygen
 from signing.keys import Algorithm
 from signing.refusal import RefusalCode, Refused
 from signing.root import ROLE_NAMES, Root
+from signing.utc import to_rfc3339
 
 DAY_S = 86_400
 
@@ -63,6 +65,11 @@ def add_commands(commands: Any) -> None:
     need.add_argument("--role", choices=[name for name in ROLE_NAMES if name != "root"], required=True)
     need.add_argument("--algorithm", choices=[one.value for one in Algorithm], action="append", required=True)
     need.set_defaults(command=_require)
+
+    expire = commands.add_parser("expire", help="state in an unsigned bundle when it expires")
+    expire.add_argument("bundle", type=Path)
+    expire.add_argument("--days", type=numbers.count, required=True, help="from now; it blocks new activations only")
+    expire.set_defaults(command=_expire)
 
     carry = commands.add_parser("envelope", help="write a bundle's envelope alone, to be signed on another machine")
     carry.add_argument("bundle", type=Path)
@@ -124,6 +131,9 @@ def _root_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     for role in ROLE_NAMES:
         command.add_argument(f"--{role}", type=Path, action="append", default=[], required=required, metavar="PUB")
         command.add_argument(f"--{role}-threshold", type=int, default=1)
+        if role != "root":  # a root is accepted without a clock
+            days = f"how long new bundles by the keys of --{role} are taken; default: always"
+            command.add_argument(f"--{role}-valid-days", type=numbers.count, metavar="N", help=days)
     _passphrase_option(command)
 
 
@@ -145,12 +155,15 @@ def read_passphrase(path: Path | None) -> str | None:
 
 
 def _plans(arguments: argparse.Namespace) -> dict[str, RolePlan]:
-    given = {role: getattr(arguments, role) for role in ROLE_NAMES}
-    return {
-        role: role_plan([load_public(path) for path in paths], getattr(arguments, f"{role}_threshold"))
-        for role, paths in given.items()
-        if paths
-    }
+    plans = {}
+    for role in ROLE_NAMES:
+        paths, days = getattr(arguments, role), getattr(arguments, f"{role}_valid_days", None)
+        if days is not None and not paths:
+            raise ValueError(f"--{role}-valid-days is about the keys of --{role}; name them again")
+        if paths:
+            keys = [load_public(path) for path in paths]
+            plans[role] = role_plan(keys, getattr(arguments, f"{role}_threshold"), _in_days(days))
+    return plans
 
 
 class _Times(TypedDict):
@@ -159,9 +172,11 @@ class _Times(TypedDict):
 
 
 def _times(arguments: argparse.Namespace) -> _Times:
-    now_unix_s = int(time.time())
-    days: int | None = arguments.expires_days
-    return {"issued_unix_s": now_unix_s, "expires_unix_s": None if days is None else now_unix_s + days * DAY_S}
+    return {"issued_unix_s": int(time.time()), "expires_unix_s": _in_days(arguments.expires_days)}
+
+
+def _in_days(days: int | None) -> int | None:
+    return None if days is None else int(time.time()) + days * DAY_S
 
 
 def _signers(arguments: argparse.Namespace) -> list[Any]:
@@ -204,6 +219,13 @@ def _sign(arguments: argparse.Namespace) -> int:
 def _require(arguments: argparse.Namespace) -> int:
     require_algorithms(arguments.bundle, arguments.role, [Algorithm(one) for one in arguments.algorithm])
     print(f"{arguments.bundle}: {arguments.role} must sign with {' and '.join(arguments.algorithm)}")
+    return 0
+
+
+def _expire(arguments: argparse.Namespace) -> int:
+    expires_unix_s = int(time.time()) + arguments.days * DAY_S
+    state_expiry(arguments.bundle, expires_unix_s)
+    print(f"{arguments.bundle}: not to be activated from {to_rfc3339(expires_unix_s)} on")
     return 0
 
 

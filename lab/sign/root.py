@@ -32,9 +32,12 @@ class RolePlan:
     algorithms: tuple[Algorithm, ...] = (Algorithm.ED25519,)
 
 
-def role_plan(keys: Iterable[PublicKey], threshold: int = 1) -> RolePlan:
-    """Return the plan of a role held by `keys` with no windows, requiring every algorithm that they have."""
-    listed = tuple(RootKey(key) for key in keys)
+def role_plan(keys: Iterable[PublicKey], threshold: int = 1, valid_until_unix_s: int | None = None) -> RolePlan:
+    """Return the plan of a role held by `keys`, requiring every algorithm that they have.
+
+    `valid_until_unix_s`: from when on their signatures count for no new activation; None: they always do.
+    """
+    listed = tuple(RootKey(key, valid_until_unix_s=valid_until_unix_s) for key in keys)
     kinds = tuple(kind for kind in Algorithm if any(one.key.algorithm is kind for one in listed))
     return RolePlan(listed, threshold, kinds)
 

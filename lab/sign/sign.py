@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -124,11 +124,27 @@ def require_algorithms(bundle_path: str | os.PathLike[str], role: str, algorithm
 
     ValueError for a bundle that carries signatures, which are over the statement as it was.
     """
+
+    def required(stated: Statement) -> Statement:
+        changed = replace(stated.required_algorithms, **{role: tuple(algorithms)})
+        return replace(stated, required_algorithms=changed)
+
+    _restate(bundle_path, "what is required", required)
+
+
+def state_expiry(bundle_path: str | os.PathLike[str], expires_unix_s: int | None) -> None:
+    """State in an unsigned bundle until when it may be activated (seconds since 1970); None: for ever.
+
+    ValueError for a bundle that carries signatures, and for a time that no statement can hold.
+    """
+    _restate(bundle_path, "when it expires", lambda stated: replace(stated, expires_unix_s=expires_unix_s))
+
+
+def _restate(bundle_path: str | os.PathLike[str], what: str, change: Callable[[Statement], Statement]) -> None:
     with open_checked(bundle_path) as (sealed, unsigned, stated):
         if unsigned.signatures:
-            raise ValueError(f"{os.fspath(bundle_path)} is signed; say what is required before the first signature")
-        required = replace(stated.required_algorithms, **{role: tuple(algorithms)})
-        payload = statement.encode(replace(stated, required_algorithms=required))
+            raise ValueError(f"{os.fspath(bundle_path)} is signed; say {what} before the first signature")
+        payload = statement.encode(change(stated))
         replace_envelope(bundle_path, sealed, replace(unsigned, payload=payload))
 
 

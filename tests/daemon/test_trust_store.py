@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,14 +16,14 @@ import pytest
 from abi.flat import ResultFlag
 from abi.packet import RefusalCode
 from client.errors import Refused
-from daemon import disk_chores
+from daemon import disk_chores, models
 from daemon.audit import AuditLog, verify
 from daemon.trust_store import VehicleTrust
 from signing import store
 from signing.refusal import RefusalCode as Code
 from signing.refusal import Refused as SigningRefused
 from tests.daemon.test_process import Process
-from tests.simulators import RoleKeys, make_root, sign_root
+from tests.simulators import NOW_UNIX_S, BundleSimulator, RoleKeys, make_root, sign_root
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, Sockets, picture, run_one, submit
 
@@ -98,6 +101,29 @@ def test_a_restart_serves_what_was_confirmed_where_the_configuration_still_names
     assert [one["confirmed"] for one in events(tmp_path) if one["event"] == "bundle.superseded"] == [str(five)]
 
 
+def test_no_clock_stops_what_was_confirmed_as_it_runs_or_at_a_restart_and_what_is_new_is_refused(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires_unix_s = max(int(time.time()), NOW_UNIX_S) + 3600
+
+    def expiring(sim: BundleSimulator) -> None:
+        sim.statement = replace(sim.statement, expires_unix_s=expires_unix_s)
+
+    four, five = maker.write(FOUR, edit=expiring), maker.write(FIVE, edit=expiring)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon, daemon.control() as control:
+        serve(daemon, FOUR, PROBATION)
+        confirmed(daemon, 4)
+        later = SimpleNamespace(time=lambda: expires_unix_s, monotonic_ns=time.monotonic_ns)
+        monkeypatch.setattr(models, "time", later)
+        with pytest.raises(Refused, match="expired: statement"):
+            control.activate(five)
+        serve(daemon, FOUR, 1)
+    with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon:
+        serve(daemon, FOUR, 1)
+    (tmp_path / "another vehicle").mkdir()
+    assert DaemonThread(tmp_path / "another vehicle", [four], maker, more=MORE).run_to_the_end() == 3
+
+
 @pytest.mark.parametrize("spoilt", ["gone", "not JSON", "a list"])
 def test_without_the_confirmed_bundle_a_start_below_the_floor_is_refused(
     tmp_path: Path, maker: BundleMaker, spoilt: str
@@ -153,17 +179,19 @@ def test_a_result_after_its_deadline_is_no_good_frame(tmp_path: Path, maker: Bun
 
 
 def test_the_last_run_of_a_model_that_is_being_replaced_does_not_confirm_it(tmp_path: Path, maker: BundleMaker) -> None:
-    slow = TinyModel("slow", version="5.0.0", release=5)
+    held = HeldModel(version="5.0.0", release=5)
     four = maker.write(FOUR)
     with (
-        DaemonThread(tmp_path, [maker.write(slow)], maker, more="[limits]\nprobation_frames = 1\n") as daemon,
+        DaemonThread(tmp_path, [held.write(maker)], maker, more="[limits]\nprobation_frames = 1\n") as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        submit(camera, 1, picture(1, first=250))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
         assert control.activate(four)["release"] == 4
+        gate.open()
         consumer.recv(timeout_s=LIMIT_S)
         assert control.status()["trust"]["rollback_floors"] == {}
         run_one(camera, consumer, 2, picture(2))

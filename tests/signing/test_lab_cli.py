@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,39 @@ def test_bundle_signed_in_two_places_is_taken_by_the_vehicle(
     assert run(*words, "--detached", signature, *secret) == 0
     assert run("attach", sim.path, signature) == 0
     assert sim.verify_file(TrustStore.bootstrap(root.read_bytes()), now_unix_s=0)
+
+
+def test_bundle_with_an_end_is_taken_until_then_and_the_end_is_stated_before_the_first_signature(
+    tmp_path: Path, keys: dict[str, Path], root: Path, sim: BundleSimulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = ("--passphrase-file", tmp_path / "secret")
+    assert run("expire", sim.path, "--days", 30) == 0
+    assert capsys.readouterr().out.startswith(f"{sim.path}: not to be activated from 20")
+    for role in ("build", "release"):
+        assert run("sign", sim.path, "--key", keys[role], "--role", role, *secret) == 0
+    trusted, now_unix_s = TrustStore.bootstrap(root.read_bytes()), int(time.time())
+    assert sim.verify_file(trusted, now_unix_s=now_unix_s + 30 * 86_400 - 60)
+    with pytest.raises(Refused) as refused:
+        sim.verify_file(trusted, now_unix_s=now_unix_s + 30 * 86_400 + 60)
+    assert refused.value.code is RefusalCode.EXPIRED
+    with pytest.raises(ValueError, match="say when it expires before the first signature"):
+        run("expire", sim.path, "--days", 1)
+
+
+def test_key_whose_time_is_over_signs_nothing_new(tmp_path: Path, keys: dict[str, Path], sim: BundleSimulator) -> None:
+    secret, root = ("--passphrase-file", tmp_path / "secret"), tmp_path / "1.json"
+    holders = [word for role in ROLES for word in (f"--{role}", f"{keys[role]}.pub")]
+    made = ("--sign-with", keys["root"], *holders, "--release-valid-days", 7, *secret)
+    assert run("root", "init", "-o", root, *made) == 0
+    for role in ("build", "release"):
+        assert run("sign", sim.path, "--key", keys[role], "--role", role, *secret) == 0
+    trusted, now_unix_s = TrustStore.bootstrap(root.read_bytes()), int(time.time())
+    assert sim.verify_file(trusted, now_unix_s=now_unix_s + 7 * 86_400 - 60)
+    with pytest.raises(Refused, match=r"role release: .* valid until") as refused:
+        sim.verify_file(trusted, now_unix_s=now_unix_s + 7 * 86_400 + 60)
+    assert refused.value.code is RefusalCode.EXPIRED
+    with pytest.raises(ValueError, match="--build-valid-days is about the keys of --build"):
+        run("root", "rotate", root, "-o", tmp_path / "2.json", "--build-valid-days", 7)
 
 
 def test_key_that_the_root_does_not_know_in_the_role_is_refused(

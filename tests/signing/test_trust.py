@@ -271,6 +271,34 @@ def test_running_model_is_not_touched_by_time(sim: BundleSimulator) -> None:  # 
     sim.fresh_trust().require_fresh(running)
 
 
+LATER_UNIX_S = NOW_UNIX_S + 86_400
+
+
+@pytest.mark.parametrize("what", ["statement", "root", "key"])
+def test_time_says_nothing_of_what_this_vehicle_has_confirmed(sim: BundleSimulator, what: str) -> None:  # case 14
+    """A restart is no new activation; what is new is still bound by time, and what is confirmed by all the rest."""
+    if what == "statement":
+        expiring(sim, NOW_UNIX_S + 1)
+    elif what == "root":
+        sim.root = replace(sim.root, expires_unix_s=NOW_UNIX_S + 1)
+    else:
+        windowed(sim, None, NOW_UNIX_S + 1)
+    trusted = sim.fresh_trust()
+    confirmed = trusted.confirm(sim.verify(trusted))
+    with pytest.raises(Refused) as refused:
+        sim.verify(trusted, LATER_UNIX_S)
+    assert refused.value.code is RefusalCode.EXPIRED
+    assert sim.verify(confirmed, LATER_UNIX_S).digest == confirmed.state.floors["lane"].digest
+    revoking = replace(confirmed, root=replace(confirmed.root, revoked_bundles=frozenset({sim.verify().digest})))
+    with pytest.raises(Refused) as refused:
+        sim.verify(revoking, LATER_UNIX_S)
+    assert refused.value.code is RefusalCode.REVOKED
+    sim.statement = replace(sim.statement, model=replace(sim.statement.model, release=sim.statement.model.release + 1))
+    with pytest.raises(Refused) as refused:
+        sim.verify(confirmed, LATER_UNIX_S)
+    assert refused.value.code is RefusalCode.EXPIRED
+
+
 def test_clock_behind_the_root_is_read_as_the_root_s_time(sim: BundleSimulator) -> None:
     expiring(sim, NOW_UNIX_S)
     sim.root = replace(sim.root, issued_unix_s=NOW_UNIX_S)
