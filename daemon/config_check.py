@@ -197,6 +197,9 @@ class _Look:
     def _model(self, path: str, bundle: VerifiedBundle, graph: Graph) -> Iterator[Finding]:
         stated = bundle.statement.model
         streams = [one.stream for one in graph.frames]
+        if any(one["name"] == stated.name for one in self.models):
+            todo = "name one bundle of each model"
+            yield Finding("bundle_paths", f"{path}: a second bundle of {stated.name}", todo)
         self.models.append(
             {"name": stated.name, "version": stated.version, "release": stated.release, "path": path,
              "streams": streams, "aux": [one.name for one in graph.aux]}

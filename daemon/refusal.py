@@ -26,6 +26,7 @@ class ModelCode(Enum):
     """Codes that are the daemon's own, beside those of signing, graph, admission, device and trials."""
 
     MODEL_NAME = "model-name"  # no name that the ABI can carry
+    MODEL_TWICE = "model-twice"  # the configuration names two bundles of one model
     STREAM_TAKEN = "stream-taken"  # another model takes the stream, or this one takes it twice
     DEVICE_LOAD = "device-load"  # the models would ask for more of the device than it may give
     MEMORY = "memory"  # it does not fit beside what is loaded

@@ -52,11 +52,20 @@ class ReloadHost(Protocol):
 
 @dataclass(frozen=True)
 class _Read:
-    """What the files say: the new configuration, the roots as bytes, and of each bundle its digest."""
+    """What the files say: the new configuration, the roots as bytes, the bundles in its order."""
 
     config: Config
     roots: tuple[bytes, ...]
-    digests: tuple[tuple[str, str], ...]
+    bundles: tuple[_Named, ...]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A bundle that the configuration names: its model and the digest of its statement, empty where it is no bundle."""
+
+    path: str
+    model: str = ""
+    digest: str = ""
 
 
 class Reload:
@@ -99,11 +108,9 @@ class Reload:
                 store.read_file(path, limit_bytes=container.ENVELOPE_LIMIT_BYTES) for path in config.root_paths
             )
             self._host.trust.prepare(roots)
-            read = _Read(
-                config,
-                roots,
-                tuple((path, _digest_of(path, config.limits.bundle_bytes)) for path in config.bundle_paths),
-            )
+            bundles = tuple(_look_at(path, config.limits.bundle_bytes) for path in config.bundle_paths)
+            _require_one_of_each(bundles)
+            read = _Read(config, roots, bundles)
         except (ConfigError, Refused, OSError) as error:
             complaint = str(error)
             self._host.loop.call_soon(lambda: self._fail(complaint))
@@ -127,7 +134,7 @@ class Reload:
         if differing:
             self._complaints.append(f"only a restart takes up {', '.join(differing)}")
         serving = {pipeline.model.bundle.digest for pipeline in self._host.roster.pipelines.values()}
-        self._activate([path for path, digest in read.digests if digest not in serving])
+        self._activate([one.path for one in read.bundles if one.digest not in serving])
 
     def _activate(self, paths: list[str]) -> None:
         if not paths:
@@ -189,20 +196,29 @@ def _require_known_folders(paths: Sequence[str], config: Config) -> None:
             raise ConfigError("root_paths", f"files in {' or '.join(known)}, until a restart", path)
 
 
-def _digest_of(path: str, limit_bytes: int) -> str:
-    """The digest of the statement of a bundle that is whole; "" for any other file, which loading then refuses by name.
+def _require_one_of_each(bundles: Sequence[_Named]) -> None:
+    """Raise ConfigError for two bundles of one model: each reload would let the other one serve."""
+    models = [one.model for one in bundles if one.model]
+    for model in models:
+        if models.count(model) > 1:
+            raise ConfigError("bundle_paths", "one bundle of each model", f"two of {model}")
+
+
+def _look_at(path: str, limit_bytes: int) -> _Named:
+    """What a bundle says of itself that is whole; nothing for any other file, which loading then refuses by name.
 
     No signature is looked at: it only tells whether the file is the one that serves.
     """
     try:
         sealed = store.read_bundle(path, limit_bytes=limit_bytes)
     except Refused:
-        return ""
+        return _Named(path)
     try:
         payload = envelope.parse(sealed.envelope, payload_type=envelope.BUNDLE_PAYLOAD_TYPE).payload
-        require_contents(sealed, statement.decode(payload))
+        stated = statement.decode(payload)
+        require_contents(sealed, stated)
     except Refused:
-        return ""
+        return _Named(path)
     finally:
         sealed.close()
-    return hashlib.sha256(payload).hexdigest()
+    return _Named(path, stated.model.name, hashlib.sha256(payload).hexdigest())

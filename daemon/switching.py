@@ -23,7 +23,7 @@ from daemon.memory_room import MemoryRoom
 from daemon.models import LoadedModel, ModelLoader, describe_machine
 from daemon.pipeline import Pipeline
 from daemon.probation import Faults, Probation
-from daemon.refusal import ModelRefused, refused
+from daemon.refusal import ModelCode, ModelRefused, Step, refused
 from daemon.roster import Roster
 from daemon.shadowing import Shadowing
 from daemon.trials import Trials, Verdict
@@ -91,7 +91,25 @@ class Switching:
             else:
                 self.load_all(rest, on_end)
 
-        self.activator.load_at_start(path, lambda outcome: self._loaded(outcome, done))
+        self.activator.load_at_start(path, lambda outcome: self._loaded(self._require_one(outcome), done))
+
+    def _require_one(self, outcome: LoadedModel | ModelRefused) -> LoadedModel | ModelRefused:
+        """At a start each model has one bundle: of two, which serves would change with every reload."""
+        serving = None if isinstance(outcome, ModelRefused) else self._roster.pipelines.get(outcome.name)
+        if serving is None or isinstance(outcome, ModelRefused):
+            return outcome
+        outcome.unload(self._accelerator)
+        self._end_trial(outcome)
+        refusal = ModelRefused(
+            Step.CONTRACT,
+            ModelCode.MODEL_TWICE,
+            f"model {outcome.name} in bundle_paths",
+            expected="one bundle of each model",
+            found=f"{serving.model.label} and {outcome.label}",
+            todo="name one of them in bundle_paths; `fenced activate` takes the other",
+        )
+        self._audit.note("model.refused", refusal.as_dict())
+        return refusal
 
     def take_up(self, path: str, done: Done) -> None:
         """As `activate`, for a bundle that the configuration names while others serve: the verdicts of trials hold.

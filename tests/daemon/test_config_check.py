@@ -100,6 +100,11 @@ def test_a_credential_that_is_there_for_the_unit_alone_is_given_by_hand(tmp_path
     assert check(config, [str(maker.root_path)])["passed"] is True
 
 
+def test_two_bundles_of_one_model_are_found(tmp_path: Path, maker: BundleMaker) -> None:
+    bundles = [maker.write(TinyModel()), maker.write(TinyModel(version="2.0.0", release=2))]
+    assert ("bundle_paths", "error") in found(checked(tmp_path, bundles, maker))
+
+
 def test_a_stream_that_two_models_take_is_found(tmp_path: Path, maker: BundleMaker) -> None:
     answer = checked(tmp_path, [maker.write(TinyModel()), maker.write(TinyModel(name="other"))], maker)
     assert ("bundle_paths", "error") in found(answer)

@@ -105,6 +105,22 @@ def test_a_wrong_configuration_changes_nothing(bench: Bench, tmp_path: Path) -> 
     assert "until a restart" in str(bench.reload()["STATUS"])
 
 
+def test_two_bundles_of_one_model_are_refused_at_a_start_and_change_nothing_at_a_reload(
+    bench: Bench, tmp_path: Path
+) -> None:
+    another = bench.maker.write(NEW, "another.fenced")
+    config = tmp_path / "fenced.toml"
+    config.write_text(config.read_text().replace(f'"{bench.bundle}"]', f'"{another}", "{bench.bundle}"]'))
+    for _ in range(2):
+        assert "one bundle of each model, found 'two of tiny'" in str(bench.reload()["STATUS"])
+        assert bench.serving() == "tiny 1.0.0"
+    (tmp_path / "start").mkdir()
+    start = DaemonThread(tmp_path / "start", [bench.bundle, another], bench.maker)
+    assert start.run_to_the_end() == 3
+    assert any("model-twice: model tiny in bundle_paths: expected one bundle" in line for line in start.log.lines)
+    verify(str(tmp_path / "start" / "state" / "audit.jsonl"))
+
+
 def test_a_newer_root_is_followed_and_outlives_the_process(bench: Bench, tmp_path: Path) -> None:
     keys = RoleKeys.make()
     newer = make_root(keys, version=2, minimum_releases={"tiny": 2})
