@@ -1,7 +1,8 @@
 """`fenced-lab`: the lab's commands. Each is one function below; the work is done in the rooms they import.
 
-Exit codes: 0 done; 1 our fault; 2 usage; 3 refused. A refusal is printed on stderr as `CODE: what was wrong`, with
-what was expected, what was found and what to do; `--json` prints the same as one JSON object.
+Exit codes: 0 done; 1 our fault; 2 usage; 3 refused. A refusal is printed on stderr as `refused: CODE: what was wrong`,
+with what was expected, what was found and what to do; `--json` prints the same as one JSON object. Where a daemon
+failed it is `failed: CODE`, with exit code 1.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from lab.hil import cli as hil_cli
 from lab.hil.daemon import DaemonFailed
 from lab.hil.scenario import ScenarioRefused
 from lab.image import cli as image_cli
+from lab.refusal import LabRefused, refusal_of
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
 from lab.sign import cli as sign_cli
@@ -53,11 +55,23 @@ def _main(argv: Sequence[str] | None) -> int:
         text = _refusal_text(code, refusal, refusal.action, as_json=arguments.json)
     except BrokenPipeError:
         raise
+    except LabRefused as refusal:
+        return _tell(refusal, as_json=arguments.json)
     except (OSError, ValueError, DaemonFailed, ProtocolError) as error:
+        if (refused := refusal_of(error)) is not None:
+            return _tell(refused, as_json=arguments.json)
         print(f"fenced-lab: {error}", file=sys.stderr)
         return FAULT
     print(text, file=sys.stderr)
     return REFUSED
+
+
+def _tell(refusal: LabRefused, *, as_json: bool) -> int:
+    """Print it; returns the exit status. What failed on the other side is no refusal and does not say that it is."""
+    status = refusal.code.status
+    word = "failed" if status == FAULT else "refused"
+    print(_refusal_text(refusal.code.value, refusal, refusal.todo, as_json=as_json, word=word), file=sys.stderr)
+    return status
 
 
 class _Refusal(Protocol):
@@ -66,12 +80,12 @@ class _Refusal(Protocol):
     found: str
 
 
-def _refusal_text(code: str, refusal: _Refusal, action: str, *, as_json: bool) -> str:
+def _refusal_text(code: str, refusal: _Refusal, action: str, *, as_json: bool, word: str = "refused") -> str:
     """A refusal as a person or a script reads it."""
     parts = {"expected": refusal.expected, "found": refusal.found, "action": action}
     if as_json:
-        return json.dumps({"refused": code, "what": refusal.what, **parts})
-    return f"refused: {code}: {refusal.what}\n" + "\n".join(f"  {key:10}{value}" for key, value in parts.items())
+        return json.dumps({word: code, "what": refusal.what, **parts})
+    return f"{word}: {code}: {refusal.what}\n" + "\n".join(f"  {key:10}{value}" for key, value in parts.items())
 
 
 def parser() -> argparse.ArgumentParser:

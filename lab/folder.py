@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def make_anew(folder: Path) -> None:
     if folder.exists():
         ours = folder.is_dir() and not folder.is_symlink() and ((folder / _MARK).exists() or not any(folder.iterdir()))
         if not ours:
-            raise FileExistsError(f"{folder} was not made by fenced-lab; name a new folder, or remove it yourself")
+            raise FileExistsError(errno.EEXIST, "what was not made by fenced-lab", str(folder))
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / _MARK).touch()

@@ -21,6 +21,7 @@ from lab.bench.result import Result, this_machine
 from lab.bench.row import Row, merge
 from lab.folder import make_anew
 from lab.hil.daemon import DaemonFailed
+from lab.refusal import LabRefused
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ CURVES: dict[str, Callable[[Setting], list[Curve]]] = {
     "growth-bundles": lambda at: _room("growth").bundle_sizes(at.folder),
 }
 
-FAILURES = (RuntimeError, OSError, EOFError, DaemonFailed)
+FAILURES = (RuntimeError, OSError, EOFError, DaemonFailed, LabRefused)
 """What one benchmark may end in without taking the others with it."""
 WIDTH = 180
 """Columns of the table where there is no terminal to ask."""
@@ -85,9 +86,12 @@ def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | Non
     """
     unknown = set(names) - {*ROWS, *CURVES}
     if unknown:
-        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join((*ROWS, *CURVES))}")
+        known = ", ".join((*ROWS, *CURVES))
+        raise LabRefused.options("benchmarks", expected=f"names of {known}", found=", ".join(sorted(unknown)))
     if models is not None and not models.is_dir():
-        raise ValueError(f"--models {models} is no folder")
+        raise LabRefused.options(
+            "--models", expected="a folder with the public models", found=f"{models}, which is none"
+        )
     make_anew(folder)
     console = Console(stderr=as_json)
     if not console.is_terminal:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from lab.refusal import LabRefusal, LabRefused
+
 # tinygrad names a bare-metal target and clang's spelling of a CPU; zig wants its own spelling of both.
 _SCRIPT = """#!/bin/sh
 for argument do
@@ -47,10 +49,13 @@ GLIBC_TARGETS = {"x86_64": "x86_64-linux-gnu.2.31", "aarch64": "aarch64-linux-gn
 
 
 def zig_path() -> Path:
-    """The zig executable of the pinned wheel. Raises FileNotFoundError where the wheel is missing."""
+    """The zig executable of the pinned wheel. Raises LabRefused where the wheel is missing."""
     spec = find_spec("ziglang")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the ziglang wheel is not installed: pip install ziglang==0.17.1 (fenced-lab needs it)")
+        raise LabRefused(
+            LabRefusal.TOOL_MISSING, "compiling", expected="the package ziglang", found="it is not installed",
+            todo="pip install ziglang==0.17.1",
+        )  # fmt: skip
     return Path(spec.origin).with_name("zig")
 
 

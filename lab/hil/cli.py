@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -79,8 +78,10 @@ def _run(arguments: argparse.Namespace) -> int:
             if not arguments.json:
                 _tell(played[-1])
     except WrongAnswer as wrong:
-        print(f"fenced-lab: the drive came to a stop: {wrong}", file=sys.stderr)
-        return NOT_MET
+        raise ScenarioRefused(
+            ScenarioRefusal.STOPPED, f"the drive came to a stop: {wrong.what}", expected=wrong.expected,
+            found=wrong.found, todo="see the daemon's log: the scenario waits for what did not come",
+        ) from wrong  # fmt: skip
     _write(arguments.junit, reports.scenario_junit(played))
     _write(arguments.html, reports.scenario_page(played))
     if arguments.json:

@@ -26,7 +26,14 @@ STOP_LIMIT_S = 10.0
 
 
 class DaemonFailed(Exception):
-    """The daemon could not be started, or ended by itself; the text holds the end of its log."""
+    """The daemon could not be started, or ended by itself; the text holds the end of its log.
+
+    `status`: with which it ended before READY; None where it did not.
+    """
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class DaemonProcess:
@@ -150,7 +157,7 @@ class DaemonProcess:
                         return
                 elif pidfd in readable:
                     status = self._process.wait()
-                    raise DaemonFailed(f"the daemon ended with status {status} before READY\n{self.tail()}")
+                    raise DaemonFailed(f"the daemon ended with status {status} before READY\n{self.tail()}", status)
         finally:
             os.close(pidfd)
         self.kill()

@@ -33,10 +33,11 @@ class ScenarioRefusal(Enum):
     MEASURE_UNKNOWN = "scenario-measure-unknown"
     NEEDS_OWN_DAEMON = "scenario-needs-own-daemon"
     MODEL = "scenario-model"
+    STOPPED = "scenario-stopped"
 
 
 class ScenarioRefused(Exception):
-    """The scenario cannot be played as it stands, or not on this bench; no frame was sent."""
+    """The scenario cannot be played as it stands, or not on this bench, and no frame was sent; or it came to a stop."""
 
     def __init__(self, code: ScenarioRefusal, what: str, *, expected: str, found: str, todo: str) -> None:
         self.code, self.what, self.expected, self.found, self.todo = code, what, expected, found, todo

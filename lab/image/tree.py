@@ -10,6 +10,7 @@ Two builds from the same checkout and pins are equal, byte for byte, on any mach
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -25,6 +26,7 @@ from lab.image.prune import select
 from lab.image.sbom import bill_of_materials
 from lab.image.target import ImageTarget
 from lab.image.wheels import CHECKOUT, Wheel, build_own, fetch, members, requirement
+from lab.refusal import LabRefusal, LabRefused
 from signing.envelope import BUNDLE_PAYLOAD_TYPE, Envelope
 from signing.image import ENVELOPE_NAME, LIST_NAME, ImageStatement, encode, encode_list
 
@@ -66,14 +68,17 @@ def build_image(
 ) -> ImageReport:
     """Build the unsigned image into `tree`, which must not exist; pinned wheels are kept in `wheels_folder`.
 
-    `accelerator`: with the part of tinygrad that drivers other than the CPU's need. Raises ValueError and OSError; then
-    no `tree` is left.
+    `accelerator`: with the part of tinygrad that drivers other than the CPU's need. Raises LabRefused, ValueError and
+    OSError; then no `tree` is left.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if target.python != here:
-        raise ValueError(f"byte code for Python {target.python} is written by it; this is {here}")
+        raise LabRefused(
+            LabRefusal.TOOL_MISSING, "the image's byte code", expected=f"Python {target.python}, which writes it",
+            found=f"Python {here}", todo="run fenced-lab with that version",
+        )  # fmt: skip
     if tree.exists():
-        raise FileExistsError(f"{tree} is there already; name a new folder")
+        raise FileExistsError(errno.EEXIST, "File exists", str(tree))
     with tempfile.TemporaryDirectory(prefix=f".{tree.name}.", dir=tree.parent) as temporary:
         work = Path(temporary)
         requirements = _requirements(source, work, accelerator=accelerator)

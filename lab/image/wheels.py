@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lab.image.target import ImageTarget
+from lab.refusal import LabRefusal, LabRefused
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = ("abi", "hal", "signing", "client", "daemon")
@@ -56,7 +57,7 @@ def requirement(text: str, name: str) -> str:
 def fetch(requirements: Sequence[Path], target: ImageTarget, folder: Path) -> list[Wheel]:
     """Put the pinned wheels for `target` into `folder`, which is made; those that lie there already are checked again.
 
-    Raises OSError with pip's words where one cannot be had or differs from its hash.
+    Raises LabRefused with pip's words where one cannot be had or differs from its hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--require-hashes",
@@ -69,7 +70,10 @@ def fetch(requirements: Sequence[Path], target: ImageTarget, folder: Path) -> li
         command += ["-r", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OSError(f"the pinned wheels for {target.arch} cannot be had: {done.stderr.strip()[-800:]}")
+        raise LabRefused(
+            LabRefusal.TOOL_MISSING, f"the pinned wheels for {target.arch}", expected="to find them",
+            found=done.stderr.strip()[-800:], todo="see that pip reaches its registry, or fill the folder of --wheels",
+        )  # fmt: skip
     return [open_wheel(path) for path in sorted(folder.glob("*.whl"))]
 
 

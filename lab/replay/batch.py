@@ -16,6 +16,7 @@ from typing import Any
 from client.errors import ConnectionLost, Refused
 from lab.compile.refusal import CompileRefused
 from lab.hil.daemon import DaemonFailed
+from lab.refusal import LabRefused
 from lab.replay.compare import OutputSummary
 from lab.replay.refusal import LogRefused
 from lab.replay.replay import ReplayReport
@@ -105,7 +106,7 @@ def attempt(unit: Unit, *, with_page: bool, work: Work = run_unit) -> Outcome:
             from lab.replay.page import replay_parts  # noqa: PLC0415 (brings matplotlib in)
 
             outcome.parts = replay_parts(outcome.report, unit.log)
-    except (LogRefused, CompileRefused, signing_refusal.Refused) as refused:
+    except (LogRefused, LabRefused, CompileRefused, signing_refusal.Refused) as refused:
         outcome.refusal = Refusal(refused.code.value, str(refused))
     except Refused as refused:
         outcome.refusal = Refusal(refused.code.name.lower().replace("_", "-"), str(refused))

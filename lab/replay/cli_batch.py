@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from lab.refusal import LabRefused
 from lab.replay.batch import BatchReport, Outcome, run_here
 from lab.replay.record import counted
 from lab.replay.refusal import LogRefusal, LogRefused
@@ -20,7 +21,9 @@ def play(arguments: argparse.Namespace, units: Sequence[Unit]) -> int:
     """Run the units and tell what came of them. Raises LogRefused (MISMATCH) unless all were reproduced."""
     names = [unit.bundle.name for unit in units if unit.bundle]
     if arguments.ray is not None and len(names) < len(units):
-        raise ValueError("--ray needs a --bundle: a daemon's sockets are on one machine")
+        raise LabRefused.options(
+            "--ray", expected="a --bundle: a daemon's sockets are on one machine", found="a replay into --sockets"
+        )
     with_page = arguments.html is not None
     if arguments.ray is None:
         coming = run_here(units, retries=arguments.retries, with_page=with_page)

@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from client.tap import Tap
 from lab import numbers
 from lab.compile.spec_toml import load_spec
+from lab.refusal import LabRefused
 from lab.replay.drive import Drive, sockets_of
 from lab.replay.log import LogWriter
 from lab.replay.record import counted, record
@@ -78,12 +79,13 @@ def _record(arguments: argparse.Namespace) -> int:
     ):
         recorder = Recorder(sockets, log, tap, pixels=not arguments.no_pixels)
         task = progress.add_task("recording")
+        begun = iter([False])  # however short it is and however slow the machine: what there is now is taken first
 
         def until(recorded: Recorded) -> bool:
             progress.update(task, description=f"recording: {recorded.text().partition(';')[0]}")
             if recorded.notes["model"]:  # what follows a snapshot must be in the log
                 snapshots.begin()
-            return ended(recorded)
+            return next(begun, True) and ended(recorded)
 
         recorded = recorder.run(until)
     if arguments.json:
@@ -119,9 +121,11 @@ class _Ending:
 
 
 def _drive(arguments: argparse.Namespace) -> int:
-    source, model, about = _source(arguments)
     if (arguments.bundle is None) != (arguments.root is None):
-        raise ValueError("--bundle needs the --root that trusts it, and --root the --bundle")
+        raise LabRefused.options(
+            "--bundle and --root", expected="a bundle with the root that trusts it", found="one of both"
+        )
+    source, model, about = _source(arguments)
     total = arguments.frames or (source.frames if isinstance(source, LogSource) else DEFAULT_FRAMES)
     own = nullcontext(arguments.sockets)
     with (
@@ -145,10 +149,15 @@ def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
         return RoadSource(arguments.seed), _model(arguments) or "lane", f"road seed {arguments.seed}"
     if arguments.input is not None and arguments.input.suffix == ".mcap":
         if (model := _model(arguments)) is None:
-            raise ValueError("--input of a log needs the --model that it is played into, or its --bundle")
+            raise LabRefused.options(
+                "--input of a log", expected="the --model that it is played into, or its --bundle", found="neither"
+            )
         return LogSource(arguments.input), model, f"frames of {arguments.input.name}"
     if arguments.input is None or arguments.spec is None:
-        raise ValueError("--input needs the --spec that says how its frames lie, and --spec the --input to play")
+        raise LabRefused.options(
+            "--input and --spec", expected="raw frames with the spec that says how they lie, or a log (.mcap)",
+            found="one of both" if arguments.input is None else f"{arguments.input.name} without --spec",
+        )  # fmt: skip
     spec = load_spec(arguments.spec)
     if len(spec.inputs) != 1:
         raise LogRefused(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lab import numbers
+from lab.refusal import LabRefused
 from lab.replay import cli_batch
 from lab.replay.compare import Comparison, Tolerance, Tolerances
 from lab.replay.played import Start
@@ -63,13 +64,16 @@ def start_of(text: str) -> Start:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    for path in (arguments.report, arguments.html):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before a long replay
     tolerances = Tolerances(Tolerance(arguments.absolute, arguments.relative))
     if arguments.tolerances is not None:
         tolerances = Tolerances.load(arguments.tolerances)
     if (arguments.bundle or arguments.against) and arguments.root is None:
-        raise ValueError("--bundle and --against need the --root that trusts them")
+        raise LabRefused.options("--bundle and --against", expected="the --root that trusts them", found="no --root")
     if arguments.against and arguments.real_time:
-        raise ValueError("--against goes in lock-step: leave --real-time out")
+        raise LabRefused.options("--against", expected="lock-step", found="--real-time, which leaves frames out")
     options = Options(tolerances, arguments.start, arguments.warm_up, arguments.partial, arguments.any_model)
     units = [
         Unit(log, bundle, None if bundle else arguments.sockets, arguments.against, arguments.root, options,

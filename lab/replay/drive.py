@@ -22,6 +22,7 @@ from abi.packet import HEADER_BYTES, RefusalCode
 from abi.stream_format import StreamFormat
 from client.camera import Camera
 from client.consumer import Consumer, Delivery
+from lab.refusal import LabRefusal, LabRefused
 
 QUEUE = 2
 """Results that may wait for us; in lock-step there is never more than one."""
@@ -120,10 +121,11 @@ def pace(start_s: float, index: int, rate_hz: float) -> None:
 
 
 def sockets_of(path: Path) -> Path:
-    """The folder with a daemon's three sockets. Raises FileNotFoundError naming what is missing."""
+    """The folder with a daemon's three sockets. Raises LabRefused naming what is missing."""
     for role in ("camera", "consumer", "control"):
         if not os.path.exists(path / f"{role}.sock"):
-            raise FileNotFoundError(
-                f"{path} has no {role}.sock; name the daemon's socket_directory, and start it first"
-            )
+            raise LabRefused(
+                LabRefusal.NO_DAEMON, str(path), expected=f"a folder with {role}.sock", found="none there",
+                todo="name the daemon's socket_directory, and start it first",
+            )  # fmt: skip
     return path

@@ -18,12 +18,14 @@ from abi.stream_format import StreamFormat
 from lab.compile.pixels import FORMATS
 from lab.compile.reference import pixels_at
 from lab.compile.spec import InputSpec
+from lab.replay.refusal import LogRefusal, LogRefused
 
 _RANGES = {Range.LIMITED: "limited", Range.FULL: "full"}
 _MATRICES = {
     Matrix.IDENTITY: "identity", Matrix.BT601: "bt601", Matrix.BT709: "bt709", Matrix.BT2020NC: "bt2020nc",
 }  # fmt: skip
 
+VIDEO_SUFFIXES = (".mkv", ".mp4")
 _SPACES = {Matrix.IDENTITY: 0, Matrix.BT601: 6, Matrix.BT709: 1, Matrix.BT2020NC: 9}  # AVColorSpace, as ITU-T H.273
 
 
@@ -77,6 +79,12 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        """Raises LogRefused (EXPORT) where it is neither, FFmpegError where it cannot be written."""
+        if path.suffix not in VIDEO_SUFFIXES:
+            raise LogRefused(
+                LogRefusal.EXPORT, path.name, expected=f"a video named {' or '.join(VIDEO_SUFFIXES)}",
+                found=path.suffix or "no suffix", todo="name it .mkv, lossless, or .mp4, H.264",
+            )  # fmt: skip
         self._container: Any = av.open(str(path), "w")
         self._lossless = path.suffix == ".mkv"
         self._stream: Any = None

@@ -20,6 +20,7 @@ class LogRefusal(Enum):
     STATE = "log-state"
     MISMATCH = "replay-mismatch"
     WRITE = "log-write"
+    EXPORT = "log-export"
     RAY = "ray"
     SOURCE = "import-source"
     PICTURES = "import-pictures"

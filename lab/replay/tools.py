@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from av.error import FFmpegError
 
 from abi import messages
 from abi.flat import RESULT, SUBMIT
@@ -119,9 +122,9 @@ def export_png(reader: LogReader, folder: Path, stream: str | None) -> int:
 
 
 def export_video(reader: LogReader, path: Path, stream: str | None) -> int:
-    """One stream as a video, at the times of its frames; returns how many."""
+    """One stream as a video, at the times of its frames; returns how many. Raises LogRefused; then none is left."""
     count, first_ns, chosen = 0, 0, stream
-    with VideoWriter(path) as video:
+    with _whole(path) as part, VideoWriter(part) as video:
         for name, format, message, _ in _frames(reader, stream):
             chosen = chosen or name
             if name == chosen:
@@ -131,12 +134,30 @@ def export_video(reader: LogReader, path: Path, stream: str | None) -> int:
     return count
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write what shall stand at `path`, whole or not at all; FFmpeg's words become a refusal."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    part = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        yield part
+        part.replace(path)
+    except FFmpegError as error:
+        raise LogRefused(
+            LogRefusal.EXPORT, f"{path} could not be written", expected="a path that can be written, and room",
+            found=str(error.strerror), todo="check the path",
+        ) from error  # fmt: skip
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def export_csv(reader: LogReader, path: Path) -> int:
     """A line a result: its frames, times, receipt, and every element of every output; returns how many."""
     layouts: dict[str, Subscribed] = {}
     result: tuple[str, Receipt] | None = None
     count = 0
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with _whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer: csv.DictWriter[str] | None = None
         for message in reader.messages():
             if message.kind == "layout":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from lab import numbers
+from lab.refusal import LabRefusal, LabRefused
 from lab.sign import inspect
 from lab.sign.keyfile import load_public
 from lab.sign.keygen import keygen
@@ -148,10 +149,17 @@ def read_passphrase(path: Path | None) -> str | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"--passphrase-file {path} is not UTF-8 text: {error}") from None
+        raise _no_passphrase(path, f"not UTF-8 text: {error}") from None
     if not lines or not lines[0]:
-        raise ValueError(f"--passphrase-file {path}: its first line is empty; write the passphrase there")
+        raise _no_passphrase(path, "its first line is empty")
     return lines[0]
+
+
+def _no_passphrase(path: Path, found: str) -> LabRefused:
+    return LabRefused(
+        LabRefusal.PASSPHRASE, f"--passphrase-file {path}", expected="the passphrase as its first line, UTF-8",
+        found=found, todo="write the passphrase there",
+    )  # fmt: skip
 
 
 def _plans(arguments: argparse.Namespace) -> dict[str, RolePlan]:
@@ -159,7 +167,9 @@ def _plans(arguments: argparse.Namespace) -> dict[str, RolePlan]:
     for role in ROLE_NAMES:
         paths, days = getattr(arguments, role), getattr(arguments, f"{role}_valid_days", None)
         if days is not None and not paths:
-            raise ValueError(f"--{role}-valid-days is about the keys of --{role}; name them again")
+            raise LabRefused.options(
+                f"--{role}-valid-days", expected=f"the keys of --{role}, named again", found="none"
+            )
         if paths:
             keys = [load_public(path) for path in paths]
             plans[role] = role_plan(keys, getattr(arguments, f"{role}_threshold"), _in_days(days))
@@ -188,7 +198,7 @@ def _numbers(pairs: Iterable[str]) -> dict[str, int]:
     for pair in pairs:
         model, _, number = pair.partition("=")
         if not number.isdecimal():
-            raise ValueError(f"--minimum-release takes MODEL=N, such as lane=5, not {pair!r}")
+            raise LabRefused.options("--minimum-release", expected="MODEL=N, such as lane=5", found=repr(pair))
         numbers[model] = int(number)
     return numbers
 
@@ -198,7 +208,9 @@ def _keygen(arguments: argparse.Namespace) -> int:
     if not is_token_uri(arguments.path):
         key = keygen(arguments.path, kind, passphrase)
     elif arguments.public is None or kind is not Algorithm.ED25519:
-        raise ValueError("a key in a token is ed25519 and needs --public PATH for its public half")
+        raise LabRefused.options(
+            "a key in a token", expected="ed25519, and --public PATH for its public half", found="another or none"
+        )
     else:
         key = token_keygen(arguments.path, passphrase, arguments.public)
     print(f"{arguments.path}: {key.algorithm.value} key {key.keyid}")

@@ -14,6 +14,7 @@ from hal.error import HalCode
 from hal.refusal import AdmissionCode
 from lab.compile.refusal import CompileRefusal
 from lab.hil.scenario import ScenarioRefusal
+from lab.refusal import LabRefusal
 from lab.replay.refusal import LogRefusal
 from signing.refusal import RefusalCode
 
@@ -55,6 +56,7 @@ def table() -> str:
         ("`fenced-lab compile`", (code.value for code in CompileRefusal)),
         ("`fenced-lab record`, `import` and `replay`", (code.value for code in LogRefusal)),
         ("`fenced-lab hil`", (code.value for code in ScenarioRefusal)),
+        ("options, files and daemons of any `fenced-lab` command", (code.value for code in LabRefusal)),
     )
     later = "".join(f"| {step} | {', '.join(f'`{code}`' for code in codes)} |\n" for step, codes in steps)
     return _HEAD + trust + _LATER + later

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from lab.refusal import LabRefusal, LabRefused
 from lab.sign.keyfile import Signer
 from lab.sign.pack import open_checked, replace_envelope, write_whole
 from lab.sign.signer import open_signer
@@ -122,7 +123,7 @@ def attach_signature(
 def require_algorithms(bundle_path: str | os.PathLike[str], role: str, algorithms: Sequence[Algorithm]) -> None:
     """State in an unsigned bundle that `role` must sign with each of `algorithms`, whatever a root asks for.
 
-    ValueError for a bundle that carries signatures, which are over the statement as it was.
+    Raises LabRefused (SIGNED) for a bundle that carries signatures, which are over the statement as it was.
     """
 
     def required(stated: Statement) -> Statement:
@@ -135,7 +136,7 @@ def require_algorithms(bundle_path: str | os.PathLike[str], role: str, algorithm
 def state_expiry(bundle_path: str | os.PathLike[str], expires_unix_s: int | None) -> None:
     """State in an unsigned bundle until when it may be activated (seconds since 1970); None: for ever.
 
-    ValueError for a bundle that carries signatures, and for a time that no statement can hold.
+    Raises LabRefused (SIGNED) for a bundle that carries signatures, ValueError for a time that no statement can hold.
     """
     _restate(bundle_path, "when it expires", lambda stated: replace(stated, expires_unix_s=expires_unix_s))
 
@@ -143,7 +144,10 @@ def state_expiry(bundle_path: str | os.PathLike[str], expires_unix_s: int | None
 def _restate(bundle_path: str | os.PathLike[str], what: str, change: Callable[[Statement], Statement]) -> None:
     with open_checked(bundle_path) as (sealed, unsigned, stated):
         if unsigned.signatures:
-            raise ValueError(f"{os.fspath(bundle_path)} is signed; say {what} before the first signature")
+            raise LabRefused(
+                LabRefusal.SIGNED, os.fspath(bundle_path), expected="a bundle without signatures", found="a signed one",
+                todo=f"say {what} before the first signature",
+            )  # fmt: skip
         payload = statement.encode(change(stated))
         replace_envelope(bundle_path, sealed, replace(unsigned, payload=payload))
 

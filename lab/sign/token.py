@@ -10,6 +10,7 @@ Sources: RFC 7512 (the URI), PKCS#11 v3.0 §2.3.5 (CKM_EDDSA), RFC 8032 §5.1.5 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import re
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+from lab.refusal import LabRefusal, LabRefused
 from lab.sign.keygen import write_public
 from signing.keys import RAW_KEY_BYTES, SPKI_PREFIX, Algorithm, PublicKey, load_public_key
 from signing.refusal import RefusalCode, Refused, shown
@@ -71,10 +73,13 @@ def is_token_uri(path: str | os.PathLike[str]) -> bool:
 
 
 def parse_uri(uri: str | os.PathLike[str]) -> TokenUri:
-    """Return the parts of `uri`; ValueError if it has another form."""
+    """Return the parts of `uri`. Raises LabRefused if it has another form."""
     found = _URI.fullmatch(os.fspath(uri))
     if found is None:
-        raise ValueError(f"a token's key is pkcs11:token=LABEL;object=KEY?module-path=LIBRARY, not {os.fspath(uri)!r}")
+        raise LabRefused.options(
+            "the URI of a token's key", expected="pkcs11:token=LABEL;object=KEY?module-path=LIBRARY",
+            found=repr(os.fspath(uri)),
+        )  # fmt: skip
     return TokenUri(*(unquote(part) for part in found.groups()))
 
 
@@ -98,7 +103,7 @@ def token_keygen(uri: str | os.PathLike[str], pin: str | None, public_path: str 
     where = parse_uri(uri)
     pkcs11 = _library()
     if os.path.lexists(public_path):
-        raise FileExistsError(f"{os.fspath(public_path)} is there already")
+        raise FileExistsError(errno.EEXIST, "File exists", os.fspath(public_path))
     with _session(where, pin) as session:
         if any(True for _ in session.get_objects({pkcs11.Attribute.LABEL: where.key})):
             found, todo = "a key of that name", "Name another key after object=, or use the one that is there."
@@ -141,4 +146,7 @@ def _library() -> Any:
         importlib.import_module("pkcs11.util.ec")
         return importlib.import_module("pkcs11")
     except ImportError as error:
-        raise ValueError("keys in tokens need the package python-pkcs11: pip install python-pkcs11") from error
+        raise LabRefused(
+            LabRefusal.TOOL_MISSING, "keys in tokens", expected="the package python-pkcs11", found="none installed",
+            todo="pip install python-pkcs11",
+        ) from error  # fmt: skip

@@ -36,6 +36,8 @@ class Source:
     def __init__(self, sockets: Path) -> None:
         self._path = sockets / "control.sock"
         self._control: Control | None = None
+        self.error: Exception | None = None
+        """Why the last reading gave nothing."""
 
     def read(self, board: Board) -> None:
         """Puts the newest state on the board, or why there is none."""
@@ -43,7 +45,9 @@ class Source:
             if self._control is None:
                 self._control = Control(self._path, name="top")
             board.take(self._control.status(), time.monotonic())
+            self.error = None
         except (ConnectionLost, Refused, TimeoutError, OSError) as error:
+            self.error = error
             board.lose(f"no daemon answers at {self._path}: {error}; asking again")
             self.close()
 
@@ -55,12 +59,14 @@ class Source:
 
 
 def show_once(sockets: Path, console: Console) -> int:
-    """Prints the view once; returns the exit status: 1 where no daemon answers."""
+    """Prints the view once; returns the exit status. Raises what the session raised where no daemon answers."""
     source, board = Source(sockets), Board()
     source.read(board)
     source.close()
     console.print(render(board))
-    return 0 if board.status is not None else 1
+    if source.error is not None:
+        raise source.error
+    return 0
 
 
 def run(sockets: Path, interval_s: float, console: Console) -> int:

@@ -153,7 +153,7 @@ def test_one_that_fails_takes_no_other_with_it_and_is_told(
 def test_what_is_not_there_is_named(
     options: list[str], counted: list[suite.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", *options, "-o", str(tmp_path / "out")]) == 1
+    assert main(["bench", *options, "-o", str(tmp_path / "out")]) == 2
     assert "nothing" in (said := capsys.readouterr().err) or "nowhere" in said
     assert not (tmp_path / "out").exists()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.refusal import LabRefused
 from lab.sign import cli
 from lab.sign.keyfile import load_public
 from lab.sign.pack import describe_blob, write_bundle
@@ -84,7 +85,7 @@ def test_bundle_with_an_end_is_taken_until_then_and_the_end_is_stated_before_the
     with pytest.raises(Refused) as refused:
         sim.verify_file(trusted, now_unix_s=now_unix_s + 30 * 86_400 + 60)
     assert refused.value.code is RefusalCode.EXPIRED
-    with pytest.raises(ValueError, match="say when it expires before the first signature"):
+    with pytest.raises(LabRefused, match="say when it expires before the first signature"):
         run("expire", sim.path, "--days", 1)
 
 
@@ -100,7 +101,7 @@ def test_key_whose_time_is_over_signs_nothing_new(tmp_path: Path, keys: dict[str
     with pytest.raises(Refused, match=r"role release: .* valid until") as refused:
         sim.verify_file(trusted, now_unix_s=now_unix_s + 7 * 86_400 + 60)
     assert refused.value.code is RefusalCode.EXPIRED
-    with pytest.raises(ValueError, match="--build-valid-days is about the keys of --build"):
+    with pytest.raises(LabRefused, match="--build-valid-days: expected the keys of --build"):
         run("root", "rotate", root, "-o", tmp_path / "2.json", "--build-valid-days", 7)
 
 
@@ -149,7 +150,7 @@ def test_root_that_has_expired_when_it_is_made_is_refused(tmp_path: Path, root: 
 
 @pytest.mark.parametrize("pair", ["lane", "lane=", "lane=x", "lane=-1"])
 def test_minimum_release_must_be_a_number(tmp_path: Path, root: Path, pair: str) -> None:
-    with pytest.raises(ValueError, match="--minimum-release takes MODEL=N"):
+    with pytest.raises(LabRefused, match="--minimum-release: expected MODEL=N"):
         run("root", "revoke", root, "-o", tmp_path / "2.json", "--minimum-release", pair)
 
 

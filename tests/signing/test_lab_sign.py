@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lab.refusal import LabRefused
 from lab.sign import pack
 from lab.sign import sign as lab_sign
 from lab.sign.keygen import keygen
@@ -185,7 +186,7 @@ def test_requirement_is_stated_before_the_first_signature_and_holds_under_every_
     with pytest.raises(Refused) as refused:  # the root asks for Ed25519 alone
         sim.read()
     assert refused.value.code is RefusalCode.ALGORITHM_MISSING
-    with pytest.raises(ValueError, match="before the first signature"):
+    with pytest.raises(LabRefused, match="before the first signature"):
         require_algorithms(sim.path, "release", (Algorithm.ED25519,))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lab.refusal import LabRefused
 from lab.sign import token
 from lab.sign.keyfile import load_public
 from lab.sign.signer import open_signer
@@ -90,13 +91,13 @@ def test_uri_is_taken_apart() -> None:
     "bad", ["pkcs11:", "pkcs11:token=a", "pkcs11:object=a;token=b?module-path=/x", "pkcs11:token=a;object=b"]
 )
 def test_uri_of_another_form_is_an_error(bad: str) -> None:
-    with pytest.raises(ValueError, match="a token's key is pkcs11:token=LABEL"):
+    with pytest.raises(LabRefused, match="a token's key: expected pkcs11:token=LABEL"):
         open_signer(bad)
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pkcs11", None)
-    with pytest.raises(ValueError, match="pip install python-pkcs11"):
+    with pytest.raises(LabRefused, match="pip install python-pkcs11"):
         open_signer("pkcs11:token=a;object=b?module-path=/x")
 
 

@@ -19,7 +19,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def built_image(*, accelerator: bool = False) -> ImageReport:
-    """An unsigned image for this machine. Raises OSError where its wheels cannot be had."""
+    """An unsigned image for this machine. Raises LabRefused where its wheels cannot be had."""
     target = ImageTarget(platform.machine())
     wheels = CHECKOUT / "build" / "image" / target.arch
     wheels.parent.mkdir(parents=True, exist_ok=True)

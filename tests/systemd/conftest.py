@@ -11,6 +11,7 @@ import pytest
 
 from lab.image.deb import write_deb
 from lab.image.sign import sign_image
+from lab.refusal import LabRefused
 from tests.simulators import RoleKeys
 from tests.support.bundles import BundleMaker
 from tests.support.image import built_image
@@ -28,7 +29,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(reason)
     try:
         image = built_image()
-    except OSError as error:
+    except (OSError, LabRefused) as error:
         pytest.skip(f"the image cannot be built: {error}")
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(image.tree, folder / "image")

@@ -90,12 +90,18 @@ def _plain(rlog: Path) -> bytes:
 
 
 def openpilot_source(segment: Path, camera: str) -> Source:
-    """A camera of a segment's folder. Raises LogRefused, FileNotFoundError."""
+    """A camera of a segment's folder. Raises LogRefused."""
     file, event_name = CAMERAS[camera]
     video = segment / file
     rlog = next((segment / name for name in _RLOGS if (segment / name).is_file()), None)
     if rlog is None or not video.is_file():
-        raise FileNotFoundError(f"{segment} is not a segment with {file} and one of {', '.join(_RLOGS)}")
+        lacking = " and ".join(["an rlog"] * (rlog is None) + [file] * (not video.is_file()))
+        raise LogRefused(
+            LogRefusal.SOURCE, f"{segment} is not a segment",
+            expected=f"a folder with {file} and one of {', '.join(_RLOGS)}",
+            found=f"none with {lacking}" if segment.is_dir() else "no folder",
+            todo="name the segment's own folder, or another --camera",
+        )  # fmt: skip
     indices = encode_indices(rlog, event_name)
     if not indices:
         raise LogRefused(

@@ -45,9 +45,7 @@ _MOSAICS: Final = {
 
 
 def rosbag_source(path: Path, topic: str | None) -> Source:
-    """The pictures of `topic`, or of the only topic with pictures. Raises LogRefused, FileNotFoundError."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not a bag")
+    """The pictures of `topic`, or of the only topic with pictures. Raises LogRefused."""
     with _opened(path) as reader:
         known = {one.topic: one for one in reader.connections if one.msgtype in (IMAGE, COMPRESSED)}
         name = topic or (next(iter(known)) if len(known) == 1 else "")

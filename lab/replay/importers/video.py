@@ -51,7 +51,7 @@ def readable(path: object) -> Iterator[None]:
 def video_source(path: Path) -> Source:
     """The first video stream of a file. Raises LogRefused."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file")
+        raise _absent(path, "a file")
     with readable(path), av.open(str(path)) as container:
         if not container.streams.video:
             raise LogRefused(
@@ -63,6 +63,11 @@ def video_source(path: Path) -> Source:
     frames: list[Any] = []
     period_ns = round(NS_PER_S / rate) if rate else 0
     return Source(path.name, _video(path, frames), lambda first: _stated(frames[0], first), period_ns, total)
+
+
+def _absent(path: Path, what: str) -> LogRefused:
+    found = "a folder" if path.is_dir() else "a file" if path.is_file() else "none"
+    return LogRefused(LogRefusal.SOURCE, str(path), expected=what, found=found, todo="check the path")
 
 
 def _video(path: Path, first: list[Any]) -> Iterator[Picture]:
@@ -93,7 +98,7 @@ def _stated(frame: Any, first: Picture) -> Mapping[str, Stated]:
 def image_source(folder: Path, rate_hz: float | None) -> Source:
     """The pictures of a folder. `rate_hz` None: a flag must say it. Raises LogRefused."""
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is not a folder of pictures")
+        raise _absent(folder, "a folder of pictures")
     paths = sorted((one for one in folder.iterdir() if one.suffix.lower() in SUFFIXES), key=_natural)
     if not paths:
         raise LogRefused(

@@ -112,7 +112,7 @@ def test_a_video_keeps_its_own_times_and_says_who_said_what(tmp_path: Path, caps
     luma, chroma = pixels[1][: ROWS * COLUMNS], pixels[1][ROWS * COLUMNS :]
     assert np.array_equal(luma, planes[1][: ROWS * COLUMNS])
     assert np.array_equal(chroma[0::2], planes[1][ROWS * COLUMNS :].reshape(2, -1)[0])
-    assert cli.main(["import", *arguments]) == 1  # it is there already, and stays as it is
+    assert cli.main(["import", *arguments]) == 3  # it is there already, and stays as it is
     assert read(log)[1] == submits
 
 
@@ -252,7 +252,7 @@ def test_an_imported_drive_is_driven_into_a_bundle_and_replayed(tmp_path: Path, 
     bundle = maker.write(TinyModel("add"))
     with DaemonThread(tmp_path, [bundle], maker) as daemon:
         sockets = ["--sockets", str(daemon.sockets)]
-        assert cli.main(["drive", str(driven), "--input", str(log), "--rate-hz", "0", *sockets]) == 1  # which model?
+        assert cli.main(["drive", str(driven), "--input", str(log), "--rate-hz", "0", *sockets]) == 2  # which model?
         assert cli.main(["drive", str(driven), "--input", str(log), "--rate-hz", "0", "--model", "tiny", *sockets]) == 0
         with pytest.raises(LogRefused, match="fenced-lab drive"):
             replay(daemon.sockets, log)

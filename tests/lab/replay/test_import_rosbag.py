@@ -124,4 +124,4 @@ def test_what_is_short_or_no_bag_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "import-source" in refused(capsys, "rosbag", str(short), *arguments)
     (tmp_path / "no").mkdir()
     assert "import-source" in refused(capsys, "rosbag", str(tmp_path / "no"), *arguments)
-    assert cli.main(["import", "rosbag", str(tmp_path / "absent"), *arguments]) == 1
+    assert cli.main(["import", "rosbag", str(tmp_path / "absent"), *arguments]) == 3

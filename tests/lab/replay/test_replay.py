@@ -242,7 +242,7 @@ def test_the_command_serves_both_bundles_itself(
     tolerances = tmp_path / "t.toml"
     tolerances.write_text("[output.values]\nabsolute = 2\n")
     both = ["replay", str(log), "--bundle", str(bundle), "--against", str(second)]
-    assert cli.main([*both]) == 1
+    assert cli.main([*both]) == 2
     both += ["--root", str(maker.root_path)]
     assert cli.main([*both, "--report", str(tmp_path / "r.json")]) == 3
     said = capsys.readouterr()
