@@ -48,6 +48,11 @@ class LoadedModel:
         return self.bundle.statement.model.name
 
     @property
+    def release(self) -> int:
+        """Its release number."""
+        return self.bundle.statement.model.release
+
+    @property
     def label(self) -> str:
         """Name, version and release, for people."""
         model = self.bundle.statement.model

@@ -141,6 +141,20 @@ class Roster:
         if stale is not None:
             stale.unload(self._accelerator)
 
+    def retire_older(self, name: str) -> None:
+        """What serves is confirmed: an older one that served before it never will again, and gives its memory back.
+
+        Between two runs soon, and not now, where a result is being published.
+        """
+        serving = self.pipelines[name]
+
+        def idle() -> None:
+            previous = self.previous.get(name)
+            if self.pipelines.get(name) is serving and previous and previous.release <= serving.model.release:
+                self.drop_previous(name)
+
+        self.dispatcher.loop.call_soon(lambda: serving.between_runs(idle))
+
     def pause(self) -> None:
         """Starts no more runs in any model; frames that wait are given back."""
         self.paused = True

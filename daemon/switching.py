@@ -339,6 +339,7 @@ class Switching:
 
     def _confirm(self, model: LoadedModel) -> None:
         """The model came through its probation: the floor rises now; the disk is waited for on another thread."""
+        self._roster.retire_older(model.name)
         if self._trust.confirm(model.bundle, model.path):
             self.chores.begin(
                 model.name, lambda: self._make_durable(model), lambda error: self._not_confirmed(model, error)

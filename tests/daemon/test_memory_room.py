@@ -84,6 +84,26 @@ def test_what_is_needed_is_what_the_device_then_holds(tmp_path: Path, maker: Bun
     assert need.bound > PIXELS  # the frames of the self-test are the smaller part here
 
 
+def test_what_can_never_serve_again_gives_its_memory_back_once_its_successor_is_confirmed(
+    tmp_path: Path, maker: BundleMaker
+) -> None:
+    old = maker.write(OLD)
+    with (
+        DaemonThread(tmp_path, [old], maker, more="[limits]\nprobation_frames = 2\n") as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        alone = control.status()["device"]["memory"]
+        control.activate(maker.write(NEW))
+        run_one(camera, consumer, 1, picture(1))
+        assert control.status()["device"]["memory"]["executables"] == 2  # there is a way back until it is confirmed
+        run_one(camera, consumer, 2, picture(2))
+        daemon.wait_for(lambda status: status["models"][0]["previous"] is None)
+        assert control.status()["device"]["memory"] == alone
+        assert (run_one(camera, consumer, 3, picture(3)).outputs["values"] == NEW.values(picture(3))).all()
+
+
 def test_the_least_room_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda limit: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert room(tmp_path).free() is None  # nothing can be seen: nothing is refused
