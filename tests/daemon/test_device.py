@@ -11,9 +11,11 @@ import pytest
 from abi.flat import ResultFlag
 from abi.graph import NanPolicy
 from daemon import device_watch
+from hal.cpu import CpuAccelerator
 from hal.error import HalCode, HalError
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import BUDGET_NS, Gate, HeldModel
 
 
 def test_an_output_that_was_not_written_trips_the_canary(tmp_path: Path, maker: BundleMaker) -> None:
@@ -64,14 +66,21 @@ def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 20_000_000_000)  # the kernel ends by itself, however slowly
-    model = TinyModel("slow", budget_ns=100_000_000)
+    model, resets = HeldModel(budget_ns=BUDGET_NS), CpuAccelerator.reset
     with (
-        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
+        Gate() as gate,
     ):
+
+        def reset_as_it_ends(accelerator: CpuAccelerator, deadline_ns: int) -> None:
+            gate.open()
+            resets(accelerator, deadline_ns)
+
+        monkeypatch.setattr(CpuAccelerator, "reset", reset_as_it_ends)
         epoch = run_one(camera, consumer, 1, picture(1)).receipt.state_epoch
-        submit(camera, 2, picture(2, first=255))
+        submit(camera, 2, gate.picture(2))
         assert ended(camera)["lost"] == 1
         assert not daemon.lost.is_set()
         delivery = run_one(camera, consumer, 3, picture(3))
@@ -86,11 +95,10 @@ def test_a_device_that_cannot_be_reset_ends_the_daemon(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 1)
-    model = TinyModel("slow", budget_ns=20_000_000)
-    daemon = DaemonThread(tmp_path, [maker.write(model)], maker)
-    with daemon.camera_when_ready() as camera:
-        submit(camera, 1, picture(1, first=255))
-        submit(camera, 2, picture(2, first=255))
+    daemon = DaemonThread(tmp_path, [HeldModel(budget_ns=BUDGET_NS).write(maker)], maker)
+    with daemon.camera_when_ready() as camera, Gate() as gate:
+        submit(camera, 1, gate.picture(1))
+        submit(camera, 2, gate.picture(2))
         assert daemon.lost.wait(LIMIT_S)
     daemon.join()
     # no fence signalled and no reset succeeded: the slot in flight was never given back
@@ -101,34 +109,42 @@ def test_a_device_that_cannot_be_reset_ends_the_daemon(
 
 def test_the_fence_is_real(tmp_path: Path, maker: BundleMaker) -> None:
     """A long kernel: nothing is published 50 ms into it, and the whole output after its end."""
-    model = TinyModel("slow")
+    model = HeldModel()
     with (
-        DaemonThread(tmp_path, [maker.write(model)], maker) as daemon,
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
+        Gate() as gate,
     ):
-        submit(camera, 1, picture(1, first=200))
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
         with pytest.raises(TimeoutError):
             consumer.recv(timeout_s=0.05)
         status = daemon.status()["models"][0]
         assert (status["busy"], status["runs"]["published"]) == (True, 0)
         assert camera.poll() == 0
+        gate.open()
         delivery = consumer.recv(timeout_s=LIMIT_S)
-        assert np.array_equal(delivery.outputs["values"], model.values(picture(1, first=200)))
+        assert np.array_equal(delivery.outputs["values"], model.values(gate.picture(1)))
         assert delivery.receipt.completed_ns - delivery.receipt.started_ns > 50_000_000
         assert delivery.receipt.published_ns < time.monotonic_ns()
 
 
 @pytest.mark.usefixtures("patient_reset")
 def test_a_device_that_latches_frees_no_slot_before_its_reset(tmp_path: Path, maker: BundleMaker) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon, daemon.camera() as camera:
-        submit(camera, 1, picture(1, first=100))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+    with (
+        DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon,
+        daemon.camera() as camera,
+        Gate() as gate,
+    ):
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
         service = daemon.service
         pipeline = service.roster.pipelines["tiny"]
 
         def latch() -> None:
             service.accelerator.latch(HalError(HalCode.DEVICE_LOST, "planted"))
+            gate.open()
             pipeline.look()
 
         service.loop.call_soon(latch)

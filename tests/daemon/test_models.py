@@ -28,6 +28,7 @@ from tests.daemon.test_trust_store import serve
 from tests.simulators import BundleSimulator, flip_byte
 from tests.support.bundles import OUT_BYTES, BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import Gate, HeldModel
 from tests.support.scripted import no_descriptor_leaks
 
 OLD = TinyModel("add", number=3)
@@ -194,21 +195,28 @@ def test_a_switch_falls_between_two_frames_and_loses_none(tmp_path: Path, maker:
 
 
 def test_a_run_in_flight_is_finished_by_the_model_that_began_it(tmp_path: Path, maker: BundleMaker) -> None:
-    old = TinyModel("slow")
+    old = HeldModel()
     with (
-        DaemonThread(tmp_path, [maker.write(old)], maker) as daemon,
+        DaemonThread(tmp_path, [old.write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer(policy=DeliveryPolicy.EVERY, queue=4) as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        submit(camera, 1, picture(1, first=200))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
         submit(camera, 2, picture(2))  # waits, and is run by whichever model serves then
-        new_digest = control.activate(maker.write(NEW))["digest"]
+        new, answers = maker.write(NEW), list[dict[str, Any]]()
+        activation = threading.Thread(target=lambda: answers.append(control.activate(new)))
+        activation.start()
+        daemon.wait_for(lambda status: daemon.service.roster.switching)
+        gate.open()
+        activation.join()
+        new_digest = answers[0]["digest"]
         submit(camera, 3, picture(3))
         by_sequence = {one.receipt.frames[0].sequence: one for one in (consumer.recv(LIMIT_S) for _ in range(3))}
         assert by_sequence[1].receipt.model_digest == consumer.model_digest
-        assert np.array_equal(by_sequence[1].outputs["values"], old.values(picture(1, first=200)))
+        assert np.array_equal(by_sequence[1].outputs["values"], old.values(gate.picture(1)))
         assert by_sequence[3].receipt.model_digest.hex() == new_digest
         assert np.array_equal(by_sequence[3].outputs["values"], NEW.values(picture(3)))
         assert ended(camera)["run"] == 3
@@ -360,22 +368,24 @@ def test_a_camera_that_is_sent_away_for_one_stream_leaves_its_other_one_free(
 
 
 def test_a_change_is_refused_while_another_waits_for_the_end_of_a_run(tmp_path: Path, maker: BundleMaker) -> None:
-    older, newer = TinyModel("slow"), TinyModel("slow", version="2.0.0", release=2)
+    older, newer = HeldModel(), HeldModel(version="2.0.0", release=2)
     with (
-        DaemonThread(tmp_path, [maker.write(older)], maker) as daemon,
+        DaemonThread(tmp_path, [older.write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.control() as one,
         daemon.control() as two,
+        Gate() as gate,
     ):
-        one.activate(maker.write(newer))
-        submit(camera, 1, picture(1, first=250))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        one.activate(newer.write(maker))
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
         back = threading.Thread(target=one.rollback)
         back.start()
         daemon.wait_for(lambda status: daemon.service.roster.switching)
         for change in (two.rollback, lambda: two.activate(maker.folder / "tiny-2.0.0.fenced")):
             with pytest.raises(Refused, match="another is under way"):
                 change()
+        gate.open()
         back.join()
         assert ended(camera)["run"] == 1
         status = daemon.status()
@@ -445,13 +455,20 @@ def test_a_frame_that_waits_for_its_fence_runs_where_its_stream_stands_in_the_ne
 
 def test_drain_refuses_new_frames_until_resume(tmp_path: Path, maker: BundleMaker) -> None:
     with (
-        DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon,
+        DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        submit(camera, 1, picture(1, first=50))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
-        assert control.drain()["state"] == "draining"
+        submit(camera, 1, gate.picture(1))
+        gate.wait()
+        answers = list[dict[str, Any]]()
+        draining = threading.Thread(target=lambda: answers.append(control.drain()))
+        draining.start()
+        daemon.wait_for(lambda status: status["state"] == "draining")
+        gate.open()
+        draining.join()
+        assert answers[0]["state"] == "draining"
         assert ended(camera)["run"] == 1  # what was in flight was finished
         submit(camera, 2, picture(2))
         assert ended(camera)["refusals"] == {"not_ready": 1}

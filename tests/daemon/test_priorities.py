@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from abi.messages import DeliveryPolicy
 from client.errors import Refused
 from tests.support.bundles import BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import Gate, HeldModel
 
 ONE_PLACE = f"[device]\npin_cores = [{min(os.sched_getaffinity(0))}]\n"
 HIGH, LOW = TinyModel("add", name="high", streams=("wide",)), TinyModel("slow", name="low")
@@ -26,19 +28,23 @@ def ranked(high: int, low: int) -> str:
 def test_the_model_of_higher_priority_goes_first_and_of_equal_ones_the_older_frame(
     tmp_path: Path, maker: BundleMaker, high: int, low: int
 ) -> None:
-    bundles = [maker.write(LOW), maker.write(HIGH)]
+    bundles = [HeldModel(name="low").write(maker), maker.write(HIGH)]
     with (
         DaemonThread(tmp_path, bundles, maker, more=ranked(high, low)) as daemon,
         daemon.camera() as slow,
         daemon.camera("wide") as quick,
-        daemon.consumer("low") as results,
+        daemon.consumer("low", policy=DeliveryPolicy.EVERY, queue=2) as results,
         daemon.consumer("high") as quick_results,
+        Gate() as gate,
     ):
         assert daemon.status()["device"]["places"] == 1
-        submit(slow, 1, picture(1, first=60))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
-        submit(slow, 2, picture(2, first=20))
+        submit(slow, 1, gate.picture(1))
+        gate.wait()
+        submit(slow, 2, picture(2))
+        daemon.wait_for(lambda status: status["streams"]["road"]["submitted"] == 2)
         submit(quick, 1, picture(3))
+        daemon.wait_for(lambda status: status["streams"]["wide"]["submitted"] == 1)
+        gate.open()
         results.recv(timeout_s=LIMIT_S)
         second = results.recv(timeout_s=LIMIT_S).receipt
         other = quick_results.recv(timeout_s=LIMIT_S).receipt
@@ -75,15 +81,17 @@ def test_models_run_side_by_side_where_the_device_has_places(tmp_path: Path, mak
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine gives the process one core only")
     with (
-        DaemonThread(tmp_path, [maker.write(LOW), maker.write(HIGH)], maker) as daemon,
+        DaemonThread(tmp_path, [HeldModel(name="low").write(maker), maker.write(HIGH)], maker) as daemon,
         daemon.camera() as slow,
         daemon.camera("wide") as quick,
         daemon.consumer("high") as results,
+        Gate() as gate,
     ):
-        submit(slow, 1, picture(1, first=255))
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        submit(slow, 1, gate.picture(1))
+        gate.wait()
         run_one(quick, results, 1, picture(3))
         assert daemon.status()["models"][0]["busy"]
+        gate.open()
         assert ended(slow)["run"] == 1
 
 

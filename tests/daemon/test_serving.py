@@ -19,6 +19,7 @@ from abi.receipt import Receipt
 from client.errors import Refused
 from tests.support.bundles import BundleMaker, TinyModel, frame_format
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import Gate, HeldModel
 
 COPY = '[stream.road]\nisolation = "copy"\n'
 
@@ -118,16 +119,18 @@ def test_isolation_changes_nothing_for_an_honest_camera(tmp_path: Path, maker: B
 
 def test_a_frame_overwritten_with_its_control_word_raised_is_torn(tmp_path: Path, maker: BundleMaker) -> None:
     with (
-        DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon,
+        DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
+        Gate() as gate,
     ):
         frame = camera.acquire()
         slot, pixels = frame.slot, frame.pixels
-        pixels[:] = picture(1, first=100)
+        pixels[:] = gate.picture(1)
         camera.submit(frame, 1, time.monotonic_ns())
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        gate.wait()
         camera._control[slot] += 1  # what `acquire` would do, had the slot come back
+        gate.open()
         assert ended(camera)["torn"] == 1
         with pytest.raises(TimeoutError):
             consumer.recv()
@@ -135,31 +138,38 @@ def test_a_frame_overwritten_with_its_control_word_raised_is_torn(tmp_path: Path
 
 
 def test_a_frame_overwritten_behind_the_control_word_is_torn(tmp_path: Path, maker: BundleMaker) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon, daemon.camera() as camera:
+    with (
+        DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon,
+        daemon.camera() as camera,
+        Gate() as gate,
+    ):
         frame = camera.acquire()
         pixels = frame.pixels
-        pixels[:] = picture(1, first=100)
+        pixels[:] = gate.picture(1)
         camera.submit(frame, 1, time.monotonic_ns())
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        gate.wait()
         pixels[1:] ^= 0xFF
+        gate.open()
         assert ended(camera)["torn"] == 1
 
 
 def test_a_private_copy_does_not_care_what_the_camera_does_later(tmp_path: Path, maker: BundleMaker) -> None:
-    model = TinyModel("slow")
+    model = HeldModel()
     with (
-        DaemonThread(tmp_path, [maker.write(model)], maker, more=COPY) as daemon,
+        DaemonThread(tmp_path, [model.write(maker)], maker, more=COPY) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
+        Gate() as gate,
     ):
         frame = camera.acquire()
         pixels = frame.pixels
-        pixels[:] = picture(1, first=100)
+        pixels[:] = gate.picture(1)
         camera.submit(frame, 1, time.monotonic_ns())
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        gate.wait()
         pixels[1:] = 0
+        gate.open()
         outputs = consumer.recv(timeout_s=LIMIT_S).outputs
-        assert np.array_equal(outputs["values"], model.values(picture(1, first=100)))
+        assert np.array_equal(outputs["values"], model.values(gate.picture(1)))
 
 
 def test_times_are_judged_in_the_streams_own_clock(tmp_path: Path, maker: BundleMaker) -> None:
@@ -257,13 +267,13 @@ def test_a_frame_behind_a_slow_fence_does_not_hold_the_ones_after_it(tmp_path: P
 
 _CAMERA = """
 import sys, time
-from pathlib import Path
+import numpy as np
 sys.path.insert(0, sys.argv[1])
 from tests.support.bundles import frame_format
-from tests.support.daemons import picture, submit
+from tests.support.daemons import submit
 from client.camera import Camera
 camera = Camera.open(sys.argv[2], "road", frame_format())
-submit(camera, 1, picture(1, first=100))
+submit(camera, 1, np.frombuffer(bytes.fromhex(sys.argv[3]), np.uint8))
 print("submitted", flush=True)
 time.sleep(100)
 """
@@ -277,16 +287,23 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def test_a_camera_killed_in_flight_is_seen_and_its_frame_still_counted(tmp_path: Path, maker: BundleMaker) -> None:
-    model = TinyModel("slow")
-    with DaemonThread(tmp_path, [maker.write(model)], maker) as daemon, daemon.consumer() as consumer:
-        process = start(_CAMERA, daemon.sockets / "camera.sock")
+    model = HeldModel()
+    with (
+        DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
+        daemon.consumer() as consumer,
+        Gate() as gate,
+    ):
+        pixels = gate.picture(1)
+        process = start(_CAMERA, daemon.sockets / "camera.sock", pixels.tobytes().hex())
         assert process.stdout is not None
         assert process.stdout.readline() == "submitted\n"
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        gate.wait()
         process.send_signal(signal.SIGKILL)
         process.wait()
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+        gate.open()
         delivery = consumer.recv(timeout_s=LIMIT_S)  # the device read the dead camera's memory to the end
-        assert np.array_equal(delivery.outputs["values"], model.values(picture(1, first=100)))
+        assert np.array_equal(delivery.outputs["values"], model.values(pixels))
         status = daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 0)
         assert status["streams"]["road"]["run"] == 1
         with daemon.camera() as camera:  # the stream is free again
@@ -295,10 +312,13 @@ def test_a_camera_killed_in_flight_is_seen_and_its_frame_still_counted(tmp_path:
 
 
 def test_a_stream_closed_with_a_frame_waiting_loses_it_by_name(tmp_path: Path, maker: BundleMaker) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel("slow"))], maker) as daemon:
+    with DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon, Gate() as gate:
         with daemon.camera() as camera:
-            submit(camera, 1, picture(1, first=50))
-            submit(camera, 2, picture(2, first=50))
+            submit(camera, 1, gate.picture(1))
+            gate.wait()
+            submit(camera, 2, picture(2))
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+        gate.open()
         status = daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 0)
         road = status["streams"]["road"]
         assert (road["submitted"], road["run"], road["lost"]) == (2, 1, 1)

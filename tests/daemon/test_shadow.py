@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from client.consumer import Consumer
 from client.control import Control
 from client.errors import Refused
 from daemon import device_watch
+from hal.cpu import CpuAccelerator
 from tests.daemon.test_process import Process
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import BUDGET_NS, Gate, HeldModel
 
 OLD = TinyModel("add", number=3)
 NEW = TinyModel("add", version="2.0.0", release=2, number=5)
@@ -172,15 +175,22 @@ def test_a_shadow_that_hangs_costs_its_run_and_no_result(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 20_000_000_000)  # the kernel ends by itself, however slowly
-    slow = maker.write(TinyModel("slow", version="2.0.0", release=2, budget_ns=100_000_000))
+    held, reset = HeldModel(version="2.0.0", release=2, budget_ns=BUDGET_NS).write(maker), CpuAccelerator.reset
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        control.shadow(slow)
-        run_one(camera, consumer, 1, picture(1, first=255))
+
+        def reset_as_it_ends(accelerator: CpuAccelerator, deadline_ns: int) -> None:
+            gate.open()
+            reset(accelerator, deadline_ns)
+
+        monkeypatch.setattr(CpuAccelerator, "reset", reset_as_it_ends)
+        control.shadow(held)
+        run_one(camera, consumer, 1, gate.picture(1))
         daemon.wait_for(lambda status: status["faults"]["device_resets"] == 1)
         assert report(control)["skipped"]["device"] == 1
         run_one(camera, consumer, 2, picture(2))
@@ -189,19 +199,27 @@ def test_a_shadow_that_hangs_costs_its_run_and_no_result(
 
 
 def test_a_rollback_waits_for_the_shadow_that_reads_a_frame(tmp_path: Path, maker: BundleMaker) -> None:
-    slow = maker.write(TinyModel("slow", version="3.0.0", release=3))
+    held = HeldModel(version="3.0.0", release=3).write(maker)
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
         control.activate(maker.write(NEW))
-        control.shadow(slow)
-        submit(camera, 1, picture(1, first=100))
+        control.shadow(held)
+        submit(camera, 1, gate.picture(1))
         consumer.recv(timeout_s=LIMIT_S)
-        daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 1)
-        assert control.rollback()["release"] == 1
+        gate.wait()
+        answers = list[dict[str, Any]]()
+        back = threading.Thread(target=lambda: answers.append(control.rollback()))
+        back.start()
+        daemon.wait_for(lambda status: daemon.service.switching.shadowing.is_ending)
+        assert daemon.status()["streams"]["road"]["held"] == 1
+        gate.open()
+        back.join()
+        assert answers[0]["release"] == 1
         assert ended(camera)["run"] == 1
         feed(camera, consumer, 2, 1, OLD)
 
@@ -270,18 +288,23 @@ def test_a_shadow_that_would_make_a_frame_late_is_skipped(tmp_path: Path, maker:
 def test_a_frame_that_comes_while_the_shadow_runs_is_served_and_the_run_given_up(
     tmp_path: Path, maker: BundleMaker
 ) -> None:
-    slow = maker.write(TinyModel("slow", version="2.0.0", release=2))
+    held = HeldModel(version="2.0.0", release=2).write(maker)
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker, more=ONE_PLACE) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        control.shadow(slow)
-        submit(camera, 1, picture(1, first=250))  # half a second for the shadow
+        control.shadow(held)
+        submit(camera, 1, gate.picture(1))
         consumer.recv(timeout_s=LIMIT_S)
-        daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 1)  # by the shadow
-        delivery = run_one(camera, consumer, 2, picture(2, first=1))
+        gate.wait()
+        assert daemon.status()["streams"]["road"]["held"] == 1  # by the shadow
+        submit(camera, 2, picture(2, first=1))
+        daemon.wait_for(lambda status: status["streams"]["road"]["submitted"] == 2)
+        gate.open()
+        delivery = consumer.recv(timeout_s=LIMIT_S)
         assert np.array_equal(delivery.outputs["values"], OLD.values(picture(2, first=1)))
         assert ended(camera)["run"] == 2
         found = report(control)
@@ -291,16 +314,20 @@ def test_a_frame_that_comes_while_the_shadow_runs_is_served_and_the_run_given_up
 def test_a_camera_that_leaves_while_the_shadow_reads_its_frame_disturbs_nothing(
     tmp_path: Path, maker: BundleMaker
 ) -> None:
-    slow = maker.write(TinyModel("slow", version="2.0.0", release=2))
+    held = HeldModel(version="2.0.0", release=2).write(maker)
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
         daemon.consumer() as consumer,
         daemon.control() as control,
+        Gate() as gate,
     ):
-        control.shadow(slow)
+        control.shadow(held)
         with daemon.camera() as camera:
-            submit(camera, 1, picture(1, first=100))
+            submit(camera, 1, gate.picture(1))
             consumer.recv(timeout_s=LIMIT_S)
+            gate.wait()
+        daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
+        gate.open()
         daemon.wait_for(lambda status: status["models"][0]["shadow"]["compared"] == 1)
         with daemon.camera() as camera:
             run_one(camera, consumer, 1, picture(1))

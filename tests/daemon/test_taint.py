@@ -13,6 +13,7 @@ from abi.flat import ResultFlag
 from client.camera import Camera
 from tests.support.bundles import BundleMaker, Pixels, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import Gate
 from tests.support.roles import RoleModel, total
 
 A, B, C = (picture(seed) for seed in range(3))
@@ -25,19 +26,20 @@ def with_pixel(index: int, value: int) -> Pixels:
     return changed
 
 
-def overwrite(camera: Camera, daemon: DaemonThread) -> None:
+def overwrite(camera: Camera) -> None:
     """A frame that its camera writes while the device reads it."""
-    frame = camera.acquire(timeout_s=LIMIT_S)
-    slot = frame.slot
-    frame.pixels[:] = with_pixel(0, 100)
-    camera.submit(frame, 2, time.monotonic_ns())
-    daemon.wait_for(lambda status: status["models"][0]["busy"])
-    camera._control[slot] += 2
+    with Gate() as gate:
+        frame = camera.acquire(timeout_s=LIMIT_S)
+        slot = frame.slot
+        frame.pixels[:] = gate.holds(B)
+        camera.submit(frame, 2, time.monotonic_ns())
+        gate.wait()
+        camera._control[slot] += 2
 
 
-BAD: dict[str, Callable[[Camera, DaemonThread], object]] = {
-    "canary": lambda camera, daemon: submit(camera, 2, with_pixel(1, 255)),
-    "not_finite": lambda camera, daemon: submit(camera, 2, with_pixel(2, 255)),
+BAD: dict[str, Callable[[Camera], object]] = {
+    "canary": lambda camera: submit(camera, 2, with_pixel(1, 255)),
+    "not_finite": lambda camera: submit(camera, 2, with_pixel(2, 255)),
     "torn": overwrite,
 }
 
@@ -50,7 +52,7 @@ def test_a_discarded_run_leaves_nothing_in_the_state(tmp_path: Path, maker: Bund
         daemon.consumer() as consumer,
     ):
         before = run_one(camera, consumer, 1, A).receipt
-        BAD[case](camera, daemon)
+        BAD[case](camera)
         counted = ended(camera)
         assert (counted["run"], counted["lost"] + counted["torn"]) == (1, 1)
         after = run_one(camera, consumer, 3, C)
@@ -69,18 +71,21 @@ def test_a_frame_torn_before_it_ran_leaves_the_state_alone(tmp_path: Path, maker
         DaemonThread(tmp_path, [RoleModel().write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
+        Gate() as gate,
     ):
-        slow = with_pixel(0, 100)
-        submit(camera, 1, slow)
-        daemon.wait_for(lambda status: status["models"][0]["busy"])
+        held = gate.holds(B)
+        submit(camera, 1, held)
+        gate.wait()
         frame = camera.acquire(timeout_s=LIMIT_S)
         slot = frame.slot
         camera.submit(frame, 2, time.monotonic_ns())
         camera._control[slot] += 2
+        daemon.wait_for(lambda status: status["streams"]["road"]["submitted"] == 2)
+        gate.open()
         assert ended(camera)["torn"] == 1
         consumer.recv(timeout_s=LIMIT_S)
         after = run_one(camera, consumer, 3, C)
-        assert np.array_equal(after.outputs["values"], total(slow, C))
+        assert np.array_equal(after.outputs["values"], total(held, C))
         assert ResultFlag.STATE_RESET not in after.receipt.flags
 
 

@@ -25,6 +25,7 @@ from tests.daemon.test_process import Process
 from tests.daemon.test_trust_store import confirmed, events, serve
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import BUDGET_NS, Gate, HeldModel
 
 PROBATION = 3
 MORE = f"[limits]\nprobation_frames = {PROBATION}\n[activation]\ncrash_limit = 2\nfault_limit = 2\n"
@@ -141,10 +142,10 @@ def test_a_release_never_gives_way_to_itself(tmp_path: Path, maker: BundleMaker)
 def test_a_device_that_is_lost_is_a_death(tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     confirm_old(tmp_path, maker)
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 1)
-    hanging = maker.write(TinyModel("slow", version="2.0.0", release=2, budget_ns=20_000_000))
+    hanging = HeldModel(version="2.0.0", release=2, budget_ns=BUDGET_NS).write(maker)
     daemon = DaemonThread(tmp_path, [hanging], maker, more=MORE)
-    with daemon.camera_when_ready() as camera:
-        submit(camera, 1, picture(1, first=255))
+    with daemon.camera_when_ready() as camera, Gate() as gate:
+        submit(camera, 1, gate.picture(1))
         assert daemon.lost.wait(LIMIT_S)
     daemon.join()
     (trial,) = json.loads((tmp_path / "state" / "trials.json").read_text())

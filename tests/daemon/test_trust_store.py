@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ from tests.daemon.test_process import Process
 from tests.simulators import NOW_UNIX_S, BundleSimulator, RoleKeys, make_root, sign_root
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, Sockets, picture, run_one, submit
+from tests.support.gate import Gate, HeldModel
 
 PROBATION = 3
 MORE = f"[limits]\nprobation_frames = {PROBATION}\n"
@@ -190,8 +192,11 @@ def test_the_last_run_of_a_model_that_is_being_replaced_does_not_confirm_it(tmp_
     ):
         submit(camera, 1, gate.picture(1))
         gate.wait()
-        assert control.activate(four)["release"] == 4
+        activation = threading.Thread(target=control.activate, args=(four,))
+        activation.start()
+        daemon.wait_for(lambda status: daemon.service.roster.switching)
         gate.open()
+        activation.join()
         consumer.recv(timeout_s=LIMIT_S)
         assert control.status()["trust"]["rollback_floors"] == {}
         run_one(camera, consumer, 2, picture(2))

@@ -77,6 +77,7 @@ def test_a_frame_that_was_written_again_is_logged_as_not_recorded(
             submit(camera, 3, picture(3))
             recording.wait_for(lambda seen: sum(seen.not_recorded.values()) == 2)
             monkeypatch.undo()
+            recording.wait_for(lambda seen: sum(seen.results.values()) == 3)
             drive(camera, recording, 4, 1)
         log = recording.finish()
     assert drive_ready == 1
