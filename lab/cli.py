@@ -8,7 +8,6 @@ failed it is `failed: CODE`, with exit code 1.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from lab.hil import cli as hil_cli
 from lab.hil.daemon import DaemonFailed
 from lab.hil.scenario import ScenarioRefused
 from lab.image import cli as image_cli
+from lab.json_text import json_text
 from lab.refusal import LabRefused, refusal_of
 from lab.replay import cli as replay_cli
 from lab.replay.refusal import LogRefused
@@ -84,7 +84,7 @@ def _refusal_text(code: str, refusal: _Refusal, action: str, *, as_json: bool, w
     """A refusal as a person or a script reads it."""
     parts = {"expected": refusal.expected, "found": refusal.found, "action": action}
     if as_json:
-        return json.dumps({word: code, "what": refusal.what, **parts})
+        return json_text({word: code, "what": refusal.what, **parts})
     return f"{word}: {code}: {refusal.what}\n" + "\n".join(f"  {key:10}{value}" for key, value in parts.items())
 
 

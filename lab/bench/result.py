@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from lab.bench.curve import Curve
 from lab.bench.row import Row
+from lab.json_text import json_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Result:
 
     def to_json(self) -> str:
         """As `bench.json` holds it."""
-        return json.dumps(asdict(self), indent=2)
+        return json_text(asdict(self), indent=2)
 
 
 def this_machine() -> Machine:

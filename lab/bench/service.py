@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import shlex
 import shutil
 import sys
@@ -29,6 +28,7 @@ from lab.hil.probe import frame_format
 from lab.hil.releases import prepare
 from lab.hil.scenario import DaemonPlan
 from lab.hil.served import as_camera, read_model
+from lab.json_text import json_text
 from lab.replay.drive import Drive, Outcome, pace
 
 SPEC = Path(__file__).parents[2] / "examples" / "lane" / "spec.toml"
@@ -216,11 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     shutil.rmtree(parsed.out, ignore_errors=True)
     if not parsed.frames:
-        print(json.dumps([asdict(row) for row in run(parsed.out)], indent=2))
+        print(json_text([asdict(row) for row in run(parsed.out)], indent=2))
         return 0
     began_s = time.monotonic()
     slope = resident_slope(parsed.out, parsed.frames)
-    print(json.dumps({**asdict(slope), "zero_within_noise": slope.is_zero, "seconds": time.monotonic() - began_s}))
+    print(json_text({**asdict(slope), "zero_within_noise": slope.is_zero, "seconds": time.monotonic() - began_s}))
     return 0 if slope.is_zero else 1
 
 

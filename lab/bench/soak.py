@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import sys
 import time
@@ -27,6 +26,7 @@ from client.consumer import Consumer
 from client.control import Control
 from lab.bench.corner import corner_format, served_corners
 from lab.hil.daemon import VEHICLE
+from lab.json_text import json_text
 from lab.replay.drive import pace
 
 STREAMS = ("front", "left", "right", "rear")
@@ -124,7 +124,7 @@ def run(folder: Path, minutes: float, rate_hz: float, vehicle: Path = VEHICLE) -
     report = {"minutes": minutes, "rate_hz": rate_hz, "frames": submitted * len(STREAMS),
               "results": sum(one.results for one in streams), "ledgers": ledgers, "faults": faults,
               "samples": [asdict(one) for one in samples]}  # fmt: skip
-    (folder / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder / "soak.json").write_text(json_text(report, indent=2) + "\n")
     print(f"{report['frames']} frames, {report['results']} results")
     for fault in faults:
         print(f"not held: {fault}", file=sys.stderr)

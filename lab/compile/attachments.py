@@ -25,6 +25,7 @@ from packageurl import PackageURL
 
 from lab.compile.checks import CheckResult
 from lab.compile.spec import Spec
+from lab.json_text import json_text
 from signing.statement import OptionValue
 
 TOOLS = ("fenced", "fenced-lab", "numpy", "onnx", "onnxruntime", "tinygrad", "ziglang")
@@ -182,4 +183,4 @@ def _sha256(data: bytes) -> str:
 
 
 def _encode(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+    return json_text(document, sort_keys=True, indent=1).encode() + b"\n"

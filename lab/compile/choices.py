@@ -9,7 +9,6 @@ so that a captured kernel can be told by its tinygrad form.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from tinygrad.engine import realize
 from tinygrad.uop.ops import Ops
 
 from lab.compile.renderer import FencedRenderer
+from lab.json_text import json_text
 
 Transformations = tuple[tuple[str, int, int], ...]
 """tinygrad's names, axes and amounts, in order: `(("UPCAST", 2, 0), ("THREAD", 0, 2))`."""
@@ -52,7 +52,7 @@ class Choices:
     def digest(self, programs: Iterable[bytes]) -> str:
         """SHA-256 of the entries that these programs were compiled with, in hex."""
         used = sorted({(key, self.better[key]) for key in map(self.key, programs) if key in self.better})
-        return hashlib.sha256(json.dumps(used).encode()).hexdigest()
+        return hashlib.sha256(json_text(used).encode()).hexdigest()
 
     @contextmanager
     def in_force(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ there would get in. Equal inputs give equal bytes: see `lab.compile.poclbin`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -23,6 +22,7 @@ from hal.opencl_api import OpenClApi
 from hal.opencl_device import OpenClDevice, find_device
 from hal.opencl_environment import prepare_environment
 from lab.compile.poclbin import canonical
+from lab.json_text import json_text
 
 
 class OpenClBuildError(Exception):
@@ -66,7 +66,7 @@ def build(kernels: Sequence[OpenClKernel]) -> bytes:
         (folder / "cache").mkdir()
         (folder / "program.cl").write_text(program_source(kernels))
         launches = [{"symbol": symbol(i), **asdict(one)} for i, kernel in enumerate(kernels) for one in kernel.launches]
-        (folder / "launches.json").write_text(json.dumps(launches))
+        (folder / "launches.json").write_text(json_text(launches))
         environment = os.environ | {"POCL_CACHE_DIR": str(folder / "cache")}
         command = [sys.executable, "-m", "lab.compile.opencl_build", str(folder)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

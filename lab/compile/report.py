@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hal.admit import ArenaRange
 from lab.compile.checks import Accuracy, CheckResult
 from lab.compile.spec import Spec
 from lab.compile.tune_cache import Timed
+from lab.json_text import json_text
 
 __all__ = ["Accuracy", "CompileReport", "Details", "EntryReport", "LaunchReport", "Stage"]
 
@@ -97,7 +97,7 @@ class CompileReport:
         values = asdict(replace(self, details=None))  # type: ignore[arg-type]
         spans = [end - start for start, end in self.details.launch_spans_ns]
         del values["details"]
-        return json.dumps({**values, "path": str(self.path), "flops": self.flops, "launch_ns": spans}, indent=2)
+        return json_text({**values, "path": str(self.path), "flops": self.flops, "launch_ns": spans}, indent=2)
 
     def to_text(self) -> str:
         """The report as plain text: a summary, the checks, and the launches with most arithmetic."""

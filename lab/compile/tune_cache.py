@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lab.json_text import json_text
+
 FORMAT = 1
 
 
@@ -33,7 +35,7 @@ class TuneCache:
 
     def __init__(self, folder: Path, place: Mapping[str, str]) -> None:
         self._place = dict(sorted(place.items()))
-        name = hashlib.sha256(json.dumps(self._place).encode()).hexdigest()[:16]
+        name = hashlib.sha256(json_text(self._place).encode()).hexdigest()[:16]
         self.path = folder / f"tuned-{name}.json"
         self.timed = self._read()
 
@@ -44,7 +46,7 @@ class TuneCache:
         document = {"format": FORMAT, "place": self._place, "kernels": kernels}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
-            json.dump(document, file, indent=1)
+            file.write(json_text(document, indent=1))
         os.replace(file.name, self.path)
 
     def _read(self) -> dict[str, Timed]:

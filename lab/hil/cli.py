@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from lab.folder import make_anew
 from lab.hil.daemon import VEHICLE
 from lab.hil.scenario import Scenario, ScenarioRefusal, ScenarioRefused
+from lab.json_text import json_text
 
 if TYPE_CHECKING:
     from lab.hil.bench import Bench
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _write(arguments.html, reports.scenario_page(played))
     if arguments.json:
         summaries = [reports.scenario_summary(report) for report in played]
-        print(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2))
+        print(json_text(summaries if len(summaries) > 1 else summaries[0], indent=2))
     return 0 if all(report.passed for report in played) else NOT_MET
 
 
@@ -168,7 +168,7 @@ def _tell_findings(findings: list[Finding], *, as_json: bool) -> None:
 
     if as_json:
         rows = [{"row": one.fault.row, "outcome": one.outcome.value, "words": one.words} for one in findings]
-        print(json.dumps(rows, indent=2))
+        print(json_text(rows, indent=2))
         return
     console = Console(highlight=False, soft_wrap=True)
     colours = {Outcome.RIGHT: "green", Outcome.WRONG: "red", Outcome.UNAVAILABLE: "yellow"}
@@ -189,6 +189,6 @@ def _probes(arguments: argparse.Namespace) -> int:
     for model in PROBES.values():
         print(lab.write(model))
     streams = "\n".join(f"[stream.{stream}]" for model in PROBES.values() for stream in model.streams)
-    print(f"\nServe them with root_paths = [{json.dumps(str(lab.root_path))}] and the streams\n{streams}")
+    print(f"\nServe them with root_paths = [{json_text(str(lab.root_path))}] and the streams\n{streams}")
     print(f"then: fenced-lab hil faults --sockets DIR --lab {arguments.output}")
     return 0

@@ -63,7 +63,7 @@ class DaemonProcess:
         named = streams if isinstance(streams, Mapping) else {name: {} for name in streams}
         given: dict[str, Mapping[str, object] | None] = {"limits": limits, "device": device, "realtime": realtime}
         tables = {name: table or {} for name, table in given.items()}
-        tables |= {f"stream.{json.dumps(name)}": table for name, table in named.items()}
+        tables |= {f"stream.{_toml(name)}": table for name, table in named.items()}
         paths = {"root_paths": [root], "bundle_paths": bundles, "bundle_directories": directories}
         self.config_path.write_text(_config_text(self, paths, tables))
 
@@ -167,16 +167,21 @@ class DaemonProcess:
 def _config_text(
     daemon: DaemonProcess, paths: Mapping[str, Sequence[Path]], tables: Mapping[str, Mapping[str, object]]
 ) -> str:
-    """The TOML that `fenced serve` reads; JSON strings, numbers, truths and lists of them are TOML's."""
+    """The TOML that `fenced serve` reads."""
     lines = [
-        f"state_directory = {json.dumps(str(daemon.folder / 'state'))}",
-        f"socket_directory = {json.dumps(str(daemon.sockets))}",
-        *(f"{key} = {json.dumps([str(path.resolve()) for path in given])}" for key, given in paths.items() if given),
+        f"state_directory = {_toml(str(daemon.folder / 'state'))}",
+        f"socket_directory = {_toml(str(daemon.sockets))}",
+        *(f"{key} = {_toml([str(path.resolve()) for path in given])}" for key, given in paths.items() if given),
         *(
             line
             for name, table in tables.items()
             if table or name.startswith("stream.")
-            for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()))
+            for line in (f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items()))
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """JSON's strings, numbers, truths and lists of them are TOML's."""
+    return json.dumps(value, allow_nan=False)

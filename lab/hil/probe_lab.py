@@ -18,6 +18,7 @@ from abi.graph import HAL_VERSION, Graph, encode
 from abi.packet import ABI_VERSION
 from lab.compile.link import features
 from lab.hil.probe import CPU, TinyModel, code
+from lab.json_text import json_text
 from lab.sign.keyfile import load_public, load_signer, public_path
 from lab.sign.keygen import keygen
 from lab.sign.pack import write_whole
@@ -74,7 +75,7 @@ class ProbeLab:
         edit_blobs(blobs)
         document = json.loads(statement.encode(_stated(model, blobs)))
         edit_statement(document)
-        payload = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        payload = json_text(document, sort_keys=True, separators=(",", ":")).encode()
         signed = Envelope(BUNDLE_PAYLOAD_TYPE, payload, ())
         for role in BUNDLE_ROLES:
             signed = add_signature(signed, load_signer(self._keys[role]))

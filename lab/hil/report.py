@@ -7,7 +7,6 @@ found, and properties for the model's digest, the latency's quantiles and the le
 from __future__ import annotations
 
 import html
-import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from lab.hil.faults.fault import Finding, Outcome
 from lab.hil.html import Mark, page, svg, table
 from lab.hil.measure import Check
 from lab.hil.run import Report
+from lab.json_text import json_text
 
 __all__ = [
     "finding_rows",
@@ -36,7 +36,9 @@ _KINDS = {Outcome.RIGHT: "good", Outcome.WRONG: "bad", Outcome.UNAVAILABLE: "non
 
 def shown(value: float) -> str:
     """A measure as a person reads it."""
-    return "none" if math.isnan(value) else f"{value:.4g}" if value != round(value) else f"{value:.0f}"
+    if not math.isfinite(value):
+        return "none" if math.isnan(value) else f"{value:g}"
+    return f"{value:.4g}" if value != round(value) else f"{value:.0f}"
 
 
 def scenario_page(played: Sequence[Report]) -> str:
@@ -105,18 +107,22 @@ def _circumstances(report: Report) -> str:
 
 
 def scenario_summary(report: Report) -> dict[str, Any]:
-    """The same for scripts; every value is JSON."""
+    """The same for scripts; every value is JSON: None where nothing was measured, or no finite number."""
     return {
         "scenario": report.scenario.name, "passed": report.passed, "model": report.model.name,
         "digests": sorted({one.digest for one in report.trace.results()}), "seconds": round(report.seconds, 3),
         "checks": [
             {"measure": one.measure, "expected": str(one.bound), "passed": one.passed,
-             "found": None if math.isnan(one.found) else one.found} | ({"why": one.why} if one.why else {})
+             "found": _number(one.found)} | ({"why": one.why} if one.why else {})
             for one in report.checks
         ],
-        "measures": {name: None if math.isnan(value) else value for name, value in sorted(report.measures.items())},
+        "measures": {name: _number(value) for name, value in sorted(report.measures.items())},
         "requests": [{"at_s": one.at_s, "event": one.event, "answer": one.answer} for one in report.trace.requests],
     }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def scenario_junit(played: Sequence[Report]) -> str:
@@ -137,9 +143,7 @@ def _scenario_suite(report: Report) -> Xml.Element:
         case = Xml.SubElement(suite, "testcase", classname=report.scenario.name, name=f"{check.measure} {check.bound}")
         if not check.passed:
             text = f"{check.measure}: expected {check.bound}, found {shown(check.found)}. {check.why}"
-            Xml.SubElement(case, "failure", message=text.strip()).text = json.dumps(
-                scenario_summary(report)["requests"]
-            )
+            Xml.SubElement(case, "failure", message=text.strip()).text = json_text(scenario_summary(report)["requests"])
     return suite
 
 

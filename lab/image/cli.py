@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from daemon.image import verify_tree
 from lab.image.deb import write_deb
 from lab.image.sign import sign_image
 from lab.image.target import DEB_ARCHITECTURES, ImageTarget
+from lab.json_text import json_text
 from lab.sign.cli import read_passphrase
 from lab.sign.root import read_root
 from lab.sign.signer import open_signer
@@ -53,7 +53,7 @@ def _build(arguments: argparse.Namespace) -> int:
     wheels: Path = arguments.wheels or Path("build/image") / target.arch
     arguments.tree.parent.mkdir(parents=True, exist_ok=True)
     report = build_image(arguments.tree, target, wheels, accelerator=arguments.accelerator)
-    print(json.dumps(_tree_of(report)) if arguments.json else _text_of(report))
+    print(json_text(_tree_of(report)) if arguments.json else _text_of(report))
     return 0
 
 

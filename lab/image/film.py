@@ -49,4 +49,4 @@ def film(sockets: Path, stream: str, model: str, frames: int) -> dict[str, Any]:
 if __name__ == "__main__":
     library, at, wanted, served, count = sys.argv[1:]
     sys.path.append(library)
-    print(json.dumps(film(Path(at), wanted, served, int(count))))
+    print(json.dumps(film(Path(at), wanted, served, int(count)), allow_nan=False))

@@ -15,6 +15,7 @@ from packageurl import PackageURL
 
 from lab.image.target import ImageTarget
 from lab.image.wheels import Wheel
+from lab.json_text import json_text
 from signing.image import IMAGE_TYPE
 
 
@@ -40,7 +41,7 @@ def bill_of_materials(version: str, target: ImageTarget, wheels: Sequence[tuple[
     bom.register_dependency(image, parts)
     bom.metadata.timestamp = None  # type: ignore[assignment]  # optional in the format; the library insists on now
     document = json.loads(JsonV1Dot6(bom).output_as_string())
-    return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+    return json_text(document, sort_keys=True, indent=1).encode() + b"\n"
 
 
 def _hash_of(wheel: Wheel) -> HashType:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
+from lab.json_text import json_text
 from lab.refusal import LabRefused
 from lab.replay.batch import BatchReport, Outcome, run_here
 from lab.replay.record import counted
@@ -55,7 +55,7 @@ def _line(one: Outcome) -> str:
 
 
 def _tell(arguments: argparse.Namespace, batch: BatchReport) -> int:
-    text = json.dumps(batch.as_dict(), indent=2, default=lambda one: one.__dict__)
+    text = json_text(batch.as_dict(), indent=2)
     if arguments.report:
         arguments.report.write_text(text + "\n")
     if arguments.html:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from lab.json_text import json_text
 from lab.replay import tools
 from lab.replay.cli_replay import start_of
 from lab.replay.log import LogMessage, LogReader
@@ -53,7 +53,7 @@ def _info(arguments: argparse.Namespace) -> int:
     seconds = (times[-1] - times[0]) / 1e9 if times else 0.0
     size_bytes = arguments.log.stat().st_size
     if arguments.json:
-        print(json.dumps({"about": info.about, "counts": info.counts, "sha256": info.sha256, "seconds": seconds,
+        print(json_text({"about": info.about, "counts": info.counts, "sha256": info.sha256, "seconds": seconds,
                           "bytes": size_bytes, "finished": info.finished}))  # fmt: skip
         return 0
     state = "finished" if info.finished else "cut off"
@@ -69,7 +69,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     info = LogReader(arguments.log).info()
     info.verify()
     count = sum(info.counts.values())
-    print(json.dumps({"verified": True, "sha256": info.sha256, "messages": count}) if arguments.json else
+    print(json_text({"verified": True, "sha256": info.sha256, "messages": count}) if arguments.json else
           f"{arguments.log}: whole, {count} messages, sha256 {info.sha256}")  # fmt: skip
     return 0
 
@@ -77,7 +77,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _cut(arguments: argparse.Namespace) -> int:
     reader = LogReader(arguments.log)
     frames = tools.cut(reader, arguments.output, tools.extent(reader, arguments.begin, arguments.end))
-    print(json.dumps({"frames": frames}) if arguments.json else f"{arguments.output}: {frames} frames")
+    print(json_text({"frames": frames}) if arguments.json else f"{arguments.output}: {frames} frames")
     return 0
 
 
@@ -91,5 +91,5 @@ def _export(arguments: argparse.Namespace) -> int:
     else:
         count = tools.export_csv(reader, target)
     what = "results" if arguments.csv else "frames"
-    print(json.dumps({what: count}) if arguments.json else f"{target}: {count} {what}")
+    print(json_text({what: count}) if arguments.json else f"{target}: {count} {what}")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from client.tap import Tap
 from lab import numbers
 from lab.compile.spec_toml import load_spec
+from lab.json_text import json_text
 from lab.refusal import LabRefused
 from lab.replay.drive import Drive, sockets_of
 from lab.replay.log import LogWriter
@@ -89,7 +89,7 @@ def _record(arguments: argparse.Namespace) -> int:
 
         recorded = recorder.run(until)
     if arguments.json:
-        print(json.dumps({**recorded.as_dict(), "snapshots": snapshots.taken, "no_snapshots": snapshots.why_not}))
+        print(json_text({**recorded.as_dict(), "snapshots": snapshots.taken, "no_snapshots": snapshots.why_not}))
     else:
         states = f"; no snapshots of state: {snapshots.why_not}" if snapshots.why_not else ""
         print(f"{arguments.output}: {recorded.text()}{states}")
@@ -139,7 +139,7 @@ def _drive(arguments: argparse.Namespace) -> int:
             drive, source, log, model, total, rate_hz=arguments.rate_hz or None,
             on_frame=lambda *_: progress.advance(task),
         )  # fmt: skip
-    print(json.dumps(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
+    print(json_text(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
     return 0
 
 

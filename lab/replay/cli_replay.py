@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lab import numbers
+from lab.json_text import json_text
 from lab.refusal import LabRefused
 from lab.replay import cli_batch
 from lab.replay.compare import Comparison, Tolerance, Tolerances
@@ -91,7 +91,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace, log: Path, report: ReplayReport) -> int:
-    text = json.dumps(report.as_dict(), indent=2, default=lambda one: one.__dict__)
+    text = json_text(report.as_dict(), indent=2)
     if arguments.report:
         arguments.report.write_text(text + "\n")
     if arguments.html:

@@ -6,7 +6,6 @@ work: the recorder is an ordinary camera and an ordinary consumer.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from abi.flat import RESULT
 from abi.messages import OpenStream
 from abi.packet import HEADER_BYTES
 from abi.tap import TAP_END, TapEnd
+from lab.json_text import json_text
 from lab.replay.drive import Drive, Outcome, outputs_bytes, pace
 from lab.replay.log import LogWriter
 from lab.replay.source import FrameSource
@@ -48,7 +48,7 @@ def record(drive: Drive, source: FrameSource, log: LogWriter, model: str, frames
         outcome = drive.step(fill, sequence=index + 1)
         log.write(f"{camera}/submit", outcome.submit, outcome.sof_ns)
         log.write(f"{camera}/pixels", outcome.pixels.data, outcome.sof_ns)
-        log.write("/note/truth", json.dumps({"sequence": index + 1, **truth}).encode(), outcome.sof_ns)
+        log.write("/note/truth", json_text({"sequence": index + 1, **truth}).encode(), outcome.sof_ns)
         end = TapEnd(*outcome.release[:6], time.monotonic_ns(), 0)
         log.write(f"{camera}/end", TAP_END.pack(end), end.ended_ns)
         if outcome.delivery is not None:

@@ -7,7 +7,6 @@ fast are counted. Nothing of this is felt by the daemon or the cameras.
 
 from __future__ import annotations
 
-import json
 import select
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from abi.tap import TAP_END, TapEnd, TapFrame, TapNote, TapStream, TapTopic
 from client.consumer import Consumer, Delivery
 from client.errors import ConnectionLost, Refused
 from client.tap import Tap, TapEvent
+from lab.json_text import json_text
 from lab.replay.drive import outputs_bytes
 from lab.replay.log import LogWriter
 
@@ -220,4 +220,4 @@ class Recorder:
         self._log.write(f"/model/{model}/outputs", outputs_bytes(delivery), published_ns)
 
     def _note(self, topic: str, values: dict[str, object], seen_ns: int | None = None) -> None:
-        self._log.write(f"/note/{topic}", json.dumps(values).encode(), seen_ns or time.monotonic_ns())
+        self._log.write(f"/note/{topic}", json_text(values).encode(), seen_ns or time.monotonic_ns())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from lab import numbers
+from lab.json_text import json_text
 from lab.refusal import LabRefusal, LabRefused
 from lab.sign import inspect
 from lab.sign.keyfile import load_public
@@ -260,10 +260,10 @@ def _inspect(arguments: argparse.Namespace) -> int:
     elif arguments.diff:
         found = inspect.difference(arguments.bundle, arguments.diff)
         tree = {"equal": not found, "differences": [dataclasses.asdict(one) for one in found]}
-        sys.stdout.write(f"{json.dumps(tree, indent=2)}\n" if arguments.json else inspect.difference_text(found))
+        sys.stdout.write(f"{json_text(tree, indent=2)}\n" if arguments.json else inspect.difference_text(found))
     else:
         described = inspect.describe(arguments.bundle, read_root(arguments.root) if arguments.root else None)
-        sys.stdout.write(f"{json.dumps(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
+        sys.stdout.write(f"{json_text(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
     return 0
 
 
@@ -312,7 +312,7 @@ def _tell_revoked(old: Root, new: Root) -> None:
 
 def _root_show(arguments: argparse.Namespace) -> int:
     described = describe_root(arguments.root, arguments.after)
-    sys.stdout.write(f"{json.dumps(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
+    sys.stdout.write(f"{json_text(described, indent=2)}\n" if arguments.json else inspect.to_text(described))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.progress import Progress
 from abi.pixels import PIXEL_FORMATS
 from lab import numbers
 from lab.compile.spec_toml import load_spec
+from lab.json_text import json_text
 from lab.replay.importers.contract import COLOUR_FIELDS, Flags, spelled
 from lab.replay.importers.write import Source, write_log
 from lab.replay.refusal import LogRefusal, LogRefused
@@ -114,7 +114,7 @@ def _import(arguments: argparse.Namespace) -> int:
             on_frame=lambda done: progress.update(task, completed=done),
         )  # fmt: skip
     if arguments.json:
-        print(json.dumps({"frames": imported.frames, "contract": dict(imported.contract)}))
+        print(json_text({"frames": imported.frames, "contract": dict(imported.contract)}))
         return 0
     print(f"{arguments.output}: {imported.frames} frames of {source.about}")
     for name, value in imported.contract.items():

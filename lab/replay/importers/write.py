@@ -5,7 +5,6 @@ There are no results in such a log. `fenced-lab drive --input LOG` plays it into
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from abi import messages
 from abi.flat import SUBMIT, Submit
 from abi.messages import OpenStream
 from abi.packet import HEADER_BYTES
+from lab.json_text import json_text
 from lab.replay.importers.contract import Flags, Stated, settle
 from lab.replay.importers.samples import LAYOUTS, Samples, pack
 from lab.replay.log import LogWriter
@@ -73,7 +73,7 @@ def write_log(source: Source, flags: Flags, path: Path, *, frames: int | None = 
         with LogWriter(path, about=about) as log:
             opened = messages.encode(OpenStream(flags.stream, format))[HEADER_BYTES:]
             log.write(f"{camera}/format", opened, first.logged_ns)
-            log.write("/note/contract", json.dumps(contract).encode(), first.logged_ns)
+            log.write("/note/contract", json_text(contract).encode(), first.logged_ns)
             for picture in _and_then(first, source.pictures):
                 if done == frames:
                     break
