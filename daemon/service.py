@@ -64,8 +64,7 @@ class Service:
         on_lost: Callable[[], None] = lambda: os._exit(EXIT_FAULT),
     ) -> None:
         """Opens everything. Raises SocketsTaken, signing's Refused, AuditBroken, HalError, OSError."""
-        self.config = config
-        self.started_ns = time.monotonic_ns()
+        self.config, self.started_ns = config, time.monotonic_ns()
         self.state = "loading"
         self._on_ready, self._on_lost = on_ready, on_lost
         self._notifier, watchdog = health
@@ -101,13 +100,16 @@ class Service:
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids = itertools.count(1)
         self._exit_status = EXIT_DONE
+        self.server = Server(listeners, self.context, self)
+        self._keep_time(watchdog)
+        self.audit.append("daemon.started", {"version": __version__, "pid": os.getpid(), "config": config.path[:1024]})
+
+    def _keep_time(self, watchdog: Watchdog) -> None:
         self._stop_by_ns: int | None = None
         self._extend_at_ns: int | None = 0
-        self.server = Server(listeners, self.context, self)
         self.loop.add_timer(watchdog.due_ns, watchdog.turn)
         self.loop.add_timer(lambda: self._extend_at_ns, self._extend)
         self.loop.add_timer(lambda: self._stop_by_ns, self._stop_now)
-        self.audit.append("daemon.started", {"version": __version__, "pid": os.getpid(), "config": config.path[:1024]})
 
     def run(self) -> int:
         """Loads the models and serves until stopped; returns the exit status."""
