@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -41,13 +42,21 @@ def _drop_in(machine: Machine) -> str:
     return "".join(kept) + CAPABILITY
 
 
+def _policies(machine: Machine, pid: int) -> str:
+    """Of all its threads; asked for anew where one that loaded the model ended meanwhile."""
+    for _ in range(10):
+        with contextlib.suppress(AssertionError):
+            return machine.run("chrt", "--all-tasks", "--pid", str(pid))
+    return machine.run("chrt", "--all-tasks", "--pid", str(pid))
+
+
 def test_with_the_drop_in_the_daemon_has_what_it_asks_for(configured: Vehicle) -> None:
     machine = configured.machine
     machine.path(f"/etc/systemd/system/{UNIT}.d/realtime.conf").write_text(_drop_in(machine))
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", UNIT)
     runs(configured, FIRST, 3)
-    policies = machine.run("chrt", "--all-tasks", "--pid", str(configured.pid))
+    policies = _policies(machine, configured.pid)
     priorities = [line.rpartition(" ")[2] for line in policies.splitlines() if "priority:" in line]
     assert sorted(set(priorities)) == ["0", "10", "20"]  # what loads, the workers, the loop
     assert priorities.count("20") == 1

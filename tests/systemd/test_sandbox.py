@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -58,6 +59,15 @@ def test_what_a_daemon_never_does_is_stopped_by_the_kernel_and_by_the_guard(vehi
     ]  # fmt: skip
 
 
+def of_threads(vehicle: Vehicle, name: str) -> list[str]:
+    """A file of /proc for each of the daemon's threads; one that loaded the model may end while they are read."""
+    found = []
+    for task in vehicle.machine.path(f"/proc/{vehicle.pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append((task / name).read_text())
+    return found
+
+
 def test_cores_and_priority_can_be_given_with_the_drop_in(vehicle: Vehicle) -> None:
     machine = vehicle.machine
     folder = machine.path(f"/etc/systemd/system/{UNIT}.d")
@@ -72,10 +82,9 @@ def test_cores_and_priority_can_be_given_with_the_drop_in(vehicle: Vehicle) -> N
         machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "restart", UNIT)
         runs(vehicle)
-        tasks = machine.path(f"/proc/{vehicle.pid}/task")
-        statuses = [(task / "status").read_text() for task in tasks.iterdir()]
+        statuses = of_threads(vehicle, "status")
         assert any("Cpus_allowed_list:\t0\n" in status for status in statuses)
-        scheduled = [int((task / "stat").read_text().rpartition(")")[2].split()[38]) for task in tasks.iterdir()]
+        scheduled = [int(stat.rpartition(")")[2].split()[38]) for stat in of_threads(vehicle, "stat")]
         assert (1 in scheduled) is may_raise  # proc(5): policy, SCHED_FIFO
     finally:
         config.write_text(text)
