@@ -208,9 +208,12 @@ def _control(parsed: argparse.Namespace) -> Control:
     path = f"{parsed.sockets}/control.sock"
     try:
         return Control(path, name="fenced command line")
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         todo = "start it, or name its socket_directory with --sockets"
         raise ConnectionLost(f"no daemon listens at {path}; {todo}") from None
+    except PermissionError:
+        todo = "join the socket's group, and be listed under [control], or [observe] to look only"
+        raise ConnectionLost(f"{path} is not open to this user; {todo}") from None
 
 
 def _ask(parsed: argparse.Namespace, method: str, *arguments: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -63,6 +64,8 @@ class Connection:
         try:
             self._socket.connect(path)
         except OSError as error:
+            if error.errno is None:  # Python's own refusal, of a path that no address holds
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path) from None
             error.filename = path  # connect(2) has no file in its errors; who reads them asks which socket
             raise
 
