@@ -11,11 +11,10 @@ import pytest
 from abi.flat import ResultFlag
 from abi.graph import NanPolicy
 from daemon import device_watch
-from hal.cpu import CpuAccelerator
 from hal.error import HalCode, HalError
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
-from tests.support.gate import BUDGET_NS, Gate, HeldModel
+from tests.support.gate import BUDGET_NS, Gate, HeldModel, open_at_reset
 
 
 def test_an_output_that_was_not_written_trips_the_canary(tmp_path: Path, maker: BundleMaker) -> None:
@@ -66,19 +65,14 @@ def test_a_run_beyond_its_budget_is_reset_and_its_frame_is_lost(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 20_000_000_000)  # the kernel ends by itself, however slowly
-    model, resets = HeldModel(budget_ns=BUDGET_NS), CpuAccelerator.reset
+    model = HeldModel(budget_ns=BUDGET_NS)
     with (
         DaemonThread(tmp_path, [model.write(maker)], maker) as daemon,
         daemon.camera() as camera,
         daemon.consumer() as consumer,
         Gate() as gate,
     ):
-
-        def reset_as_it_ends(accelerator: CpuAccelerator, deadline_ns: int) -> None:
-            gate.open()
-            resets(accelerator, deadline_ns)
-
-        monkeypatch.setattr(CpuAccelerator, "reset", reset_as_it_ends)
+        open_at_reset(monkeypatch, gate)
         epoch = run_one(camera, consumer, 1, picture(1)).receipt.state_epoch
         submit(camera, 2, gate.picture(2))
         assert ended(camera)["lost"] == 1
@@ -131,12 +125,15 @@ def test_the_fence_is_real(tmp_path: Path, maker: BundleMaker) -> None:
 
 
 @pytest.mark.usefixtures("patient_reset")
-def test_a_device_that_latches_frees_no_slot_before_its_reset(tmp_path: Path, maker: BundleMaker) -> None:
+def test_a_device_that_latches_frees_no_slot_before_its_reset(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         DaemonThread(tmp_path, [HeldModel().write(maker)], maker) as daemon,
         daemon.camera() as camera,
         Gate() as gate,
     ):
+        open_at_reset(monkeypatch, gate)
         submit(camera, 1, gate.picture(1))
         gate.wait()
         service = daemon.service
@@ -144,7 +141,6 @@ def test_a_device_that_latches_frees_no_slot_before_its_reset(tmp_path: Path, ma
 
         def latch() -> None:
             service.accelerator.latch(HalError(HalCode.DEVICE_LOST, "planted"))
-            gate.open()
             pipeline.look()
 
         service.loop.call_soon(latch)

@@ -20,11 +20,10 @@ from client.consumer import Consumer
 from client.control import Control
 from client.errors import Refused
 from daemon import device_watch
-from hal.cpu import CpuAccelerator
 from tests.daemon.test_process import Process
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
-from tests.support.gate import BUDGET_NS, Gate, HeldModel
+from tests.support.gate import BUDGET_NS, Gate, HeldModel, open_at_reset
 
 OLD = TinyModel("add", number=3)
 NEW = TinyModel("add", version="2.0.0", release=2, number=5)
@@ -175,7 +174,7 @@ def test_a_shadow_that_hangs_costs_its_run_and_no_result(
     tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_watch, "RESET_LIMIT_NS", 20_000_000_000)  # the kernel ends by itself, however slowly
-    held, reset = HeldModel(version="2.0.0", release=2, budget_ns=BUDGET_NS).write(maker), CpuAccelerator.reset
+    held = HeldModel(version="2.0.0", release=2, budget_ns=BUDGET_NS).write(maker)
     with (
         DaemonThread(tmp_path, [maker.write(OLD)], maker) as daemon,
         daemon.camera() as camera,
@@ -183,12 +182,7 @@ def test_a_shadow_that_hangs_costs_its_run_and_no_result(
         daemon.control() as control,
         Gate() as gate,
     ):
-
-        def reset_as_it_ends(accelerator: CpuAccelerator, deadline_ns: int) -> None:
-            gate.open()
-            reset(accelerator, deadline_ns)
-
-        monkeypatch.setattr(CpuAccelerator, "reset", reset_as_it_ends)
+        open_at_reset(monkeypatch, gate)
         control.shadow(held)
         run_one(camera, consumer, 1, gate.picture(1))
         daemon.wait_for(lambda status: status["faults"]["device_resets"] == 1)

@@ -17,13 +17,15 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import pytest
 
+from hal.cpu import CpuAccelerator
 from lab.compile.link import Kernel, link
 from tests.simulators import BundleSimulator
 from tests.support.bundles import CPU, KERNELS, NAMES, PIXELS, BundleMaker, Pixels, TinyModel
 from tests.support.daemons import LIMIT_S, picture
 
-__all__ = ["BUDGET_NS", "Gate", "HeldModel", "hold"]
+__all__ = ["BUDGET_NS", "Gate", "HeldModel", "hold", "open_at_reset"]
 
 BUDGET_NS = 200_000_000
 """Of a run that is to hang: short for a test, and long for the golden vectors, which take microseconds."""
@@ -76,6 +78,17 @@ class Gate:
     def open(self) -> None:
         """Lets the run end, and every later one pass."""
         self._bytes[1] = 1
+
+
+def open_at_reset(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+    """The run that is held ends once the device is being reset, and not before."""
+    reset = CpuAccelerator.reset
+
+    def reset_as_it_ends(accelerator: CpuAccelerator, deadline_ns: int) -> None:
+        gate.open()
+        reset(accelerator, deadline_ns)
+
+    monkeypatch.setattr(CpuAccelerator, "reset", reset_as_it_ends)
 
 
 @functools.cache
