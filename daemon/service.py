@@ -199,7 +199,8 @@ class Service:
             self.state = "draining"
             self._notifier.send(STATUS="draining")
         self.roster.pause()
-        self.roster.between_runs(lambda: done({"state": self.state}))
+        shadowing = self.switching.shadowing
+        self.roster.between_runs(lambda: shadowing.between_runs(lambda: done({"state": self.state})))
 
     def resume(self, done: Done) -> None:
         """Takes frames again."""

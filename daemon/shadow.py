@@ -92,6 +92,7 @@ class Shadow:
         self._outputs: OutputSet | None = None
         self._ending = ""
         self._cancelled = False
+        self._between: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Starts to follow; to be called between two runs of the pipeline."""
@@ -100,6 +101,13 @@ class Shadow:
         self._copy_state()
         self.pipeline.on_published = self.take
         self._dispatcher.join(self)
+
+    def between_runs(self, call: Callable[[], None]) -> None:
+        """Calls `call` once it holds no frame; at once where it holds none. To be used while the model is paused."""
+        if self._held is None:
+            call()
+        else:
+            self._between.append(call)
 
     def end(self, reason: str) -> None:
         """Follows no more; what is on the device is cancelled and waited for."""
@@ -267,6 +275,9 @@ class Shadow:
         self._entry.let_go()
         for source, frame in held.frames if held is not None else ():
             source.end(frame, LeaseEvent.FENCE, ReleaseStatus.RUN)
+        waiting, self._between = self._between, []
+        for call in waiting:
+            call()
 
     def _finish(self) -> None:
         self._dispatcher.loop.forget(self.model.executable.timeline.descriptor)

@@ -86,6 +86,13 @@ class Shadowing:
             self._after_end.append(then)
             self._shadow.end(reason)
 
+    def between_runs(self, call: Callable[[], None]) -> None:
+        """Calls `call` once no shadow holds a frame. To be used while every model is paused."""
+        if self._shadow is None:
+            call()
+        else:
+            self._shadow.between_runs(call)
+
     def serving_changed(self, model: str) -> None:
         """Another release serves under this name now: there is nothing left to compare with."""
         if self._shadow is not None and self._shadow.model.name == model:

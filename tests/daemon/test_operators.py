@@ -18,6 +18,7 @@ from daemon.sockets import SocketsTaken
 from tests.daemon.test_models import delay_loads
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one, submit
+from tests.support.gate import Gate, HeldModel
 
 FIRST = TinyModel("total", hand_over=True)
 OPERATORS = 3
@@ -59,6 +60,35 @@ def test_commands_that_meet_lose_no_frame_and_break_nothing(tmp_path: Path, make
         assert (counted["run"], status["faults"]["internal_errors"]) == (sequence, 0)
         assert status["models"][0]["runs"]["published"] == sequence
         assert status["device"]["memory"]["executables"] <= 3  # what serves, what served before, a shadow
+
+
+def test_a_drain_waits_for_the_shadow_that_reads_a_frame(tmp_path: Path, maker: BundleMaker) -> None:
+    held = HeldModel(version="3.0.0", release=3).write(maker)
+    drained: list[tuple[Any, int]] = []
+
+    def drain() -> None:
+        with daemon.control() as control:
+            drained.append((control.drain(), daemon.status()["streams"]["road"]["held"]))
+
+    with (
+        DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+        Gate() as gate,
+    ):
+        control.shadow(held)
+        submit(camera, 1, gate.picture(1))
+        consumer.recv(timeout_s=LIMIT_S)
+        gate.wait()
+        operator = threading.Thread(target=drain)
+        operator.start()
+        daemon.wait_for(lambda status: status["state"] == "draining")
+        assert daemon.status()["streams"]["road"]["held"] == 1
+        assert not drained
+        gate.open()
+        operator.join()
+        assert drained == [({"state": "draining"}, 0)]
 
 
 def test_a_second_daemon_on_one_state_directory_is_refused_and_touches_nothing(
