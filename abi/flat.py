@@ -11,7 +11,10 @@ from typing import Final, NamedTuple
 
 from abi import schema
 
-__all__ = ["RELEASE", "RESULT", "SUBMIT", "Release", "ReleaseStatus", "Result", "ResultFlag", "Submit", "SubmitFlag"]
+__all__ = [
+    "RELEASE", "RESULT", "RESULT_FLAGS", "SUBMIT", "Release", "ReleaseStatus", "Result", "ResultFlag", "Submit",
+    "SubmitFlag",
+]  # fmt: skip
 
 
 class ReleaseStatus(IntEnum):
@@ -37,6 +40,10 @@ class ResultFlag(IntFlag):
     DEADLINE_MET = 1
     NAN = 2
     STATE_RESET = 4
+
+
+RESULT_FLAGS: Final = tuple(map(ResultFlag, range(1 << len(ResultFlag))))
+"""Every combination, by its bits: making one costs as much as packing a packet."""
 
 
 class Submit(NamedTuple):

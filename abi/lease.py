@@ -47,7 +47,8 @@ TRANSITIONS: Final[dict[tuple[LeaseState, LeaseEvent], LeaseState]] = {
     (LeaseState.IN_FLIGHT, LeaseEvent.RESET): LeaseState.RELEASED,
 }
 
-
+_SUBMIT: Final = LeaseEvent.SUBMIT
+_HELD: Final = (LeaseState.SUBMITTED, LeaseState.IN_FLIGHT)
 ENDINGS: Final = (LeaseEvent.DROP, LeaseEvent.FENCE, LeaseEvent.RESET)  # the events that give a slot back
 
 
@@ -63,23 +64,20 @@ class LeaseError(RuntimeError):
 class Lease:
     """State and generation of one slot (0: never submitted), and the sequence of the frame last submitted in it."""
 
-    __slots__ = ("generation", "sequence", "state")
+    __slots__ = ("generation", "held", "sequence", "state")
 
     def __init__(self) -> None:
         self.state = LeaseState.FREE
+        self.held = False  # whether the slot is the daemon's
         self.generation = 0
         self.sequence = 0
-
-    @property
-    def held(self) -> bool:
-        """Whether the slot is the daemon's."""
-        return self.state is LeaseState.SUBMITTED or self.state is LeaseState.IN_FLIGHT
 
     def move(self, event: LeaseEvent) -> None:
         """Apply an event. Raises LeaseError, changing nothing, when the table has no such transition."""
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             raise LeaseError(self.state, event)
-        if event is LeaseEvent.SUBMIT:
+        if event is _SUBMIT:
             self.generation += 1
         self.state = after
+        self.held = after in _HELD

@@ -53,6 +53,8 @@ class Role(IntEnum):
     CONSUMER = 2
     CONTROL = 3
 
+    __hash__ = int.__hash__  # as a number's, without a call into Python
+
 
 class DeliveryPolicy(IntEnum):
     """Which results wait for a slow consumer; equals `session.capnp` DeliveryPolicy."""

@@ -55,6 +55,11 @@ class Kind(IntEnum):
     TAP_END = 23
     TAP_NOTE = 24
 
+    __hash__ = int.__hash__  # as a number's, without a call into Python
+
+
+_KINDS: Final = tuple(Kind)  # numbered without a gap
+
 
 class RefusalCode(IntEnum):
     """Why the daemon said no; equals `session.capnp` RefusalCode, where each is explained."""
@@ -85,6 +90,8 @@ class RefusalCode(IntEnum):
     BAD_AUX = 23
     SHUTTING_DOWN = 24
     OUT_OF_SKEW = 25
+
+    __hash__ = int.__hash__
 
     @property
     def closes(self) -> bool:
@@ -129,17 +136,17 @@ def kind_of(packet: bytes | bytearray | memoryview) -> int:
 
 def decode_header(packet: bytes | bytearray | memoryview, descriptor_count: int) -> Kind:
     """The kind of a packet that came with `descriptor_count` descriptors. Raises RemoteProtocolError."""
-    kind = kind_of(packet)
     if not HEADER_BYTES <= len(packet) <= MAX_PACKET_BYTES:
         expected = f"{HEADER_BYTES}..{MAX_PACKET_BYTES} bytes"
-        raise RemoteProtocolError("packet length", expected, f"{len(packet)} bytes", kind)
-    _, version, descriptors, flags, reserved = HEADER.unpack_from(packet)
+        raise RemoteProtocolError("packet length", expected, f"{len(packet)} bytes", kind_of(packet))
+    kind: int
+    kind, version, descriptors, flags, reserved = HEADER.unpack_from(packet)
     if version != ABI_VERSION:
         raise RemoteProtocolError("abiVersion", str(ABI_VERSION), str(version), kind, RefusalCode.ABI_VERSION)
-    if not Kind.INVALID < kind <= Kind.TAP_NOTE:
+    if not 0 < kind < len(_KINDS):
         raise RemoteProtocolError("kind", f"{Kind.HELLO:d}..{Kind.TAP_NOTE:d}", str(kind), kind)
     if flags or reserved:
         raise RemoteProtocolError("header flags and reserved", "0, 0", f"{flags}, {reserved}", kind)
     if descriptors != descriptor_count:
         raise RemoteProtocolError("descriptors", f"{descriptors}, as the header says", str(descriptor_count), kind)
-    return Kind(kind)
+    return _KINDS[kind]

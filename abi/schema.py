@@ -115,26 +115,20 @@ class FlatCodec(Generic[T]):
             raise SchemaError(f"{record.__name__} does not mirror {node.displayName}: expected fields {self.names}")
         fields, rest, gaps = _formats(slots, words * WORD_BYTES)
         self._fields = struct.Struct(fields)
+        self._message = struct.Struct(f"<QQ{fields.removeprefix(f'<{PREFIX_BYTES}x')}")
         self._rest = struct.Struct(rest)
         # Segment table: (segments - 1) u32, words u32. Root pointer: kind 0, offset 0, data words, 0 pointers.
         self._expected_rest = ((words + 1) << 32, words << 32) + (0,) * gaps
-        self._prefix = struct.pack("<QQ", *self._expected_rest[:2])
+        self._prefix = self._expected_rest[:2]
         self._record = record
         self.size_bytes = self._fields.size
 
     def pack(self, value: T) -> bytes:
         """The message as bytes. Raises FlatError when a field's value does not fit its type."""
-        buffer = bytearray(self.size_bytes)
-        self.pack_into(buffer, 0, value)
-        return bytes(buffer)
-
-    def pack_into(self, buffer: bytearray | memoryview, offset: int, value: T) -> None:
-        """Write the message's `size_bytes` bytes at `offset`. Raises FlatError as `pack` does; then nothing counts."""
         try:
-            self._fields.pack_into(buffer, offset, *value)
+            return self._message.pack(*self._prefix, *value)
         except struct.error as error:
             raise FlatError(self._record.__name__, "every field within its type", f"{value} ({error})") from None
-        buffer[offset : offset + PREFIX_BYTES] = self._prefix
 
     def unpack(self, view: bytes | bytearray | memoryview, offset: int = 0) -> T:
         """The record in `view`, which holds exactly one message from `offset` to its end.

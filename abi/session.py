@@ -50,6 +50,8 @@ _RESULT_HEADER: Final = encode_header(Kind.RESULT)
 _TAP_FRAME_HEADER: Final = encode_header(Kind.TAP_FRAME)
 _TAP_END_HEADER: Final = encode_header(Kind.TAP_END)
 _FLAT: Final = (Kind.SUBMIT, Kind.RELEASE, Kind.RESULT, Kind.TAP_FRAME, Kind.TAP_END)
+_RESULT, _RELEASE, _SUBMIT = Kind.RESULT, Kind.RELEASE, Kind.SUBMIT  # an enum's member costs a call
+_CLIENT, _DAEMON, _OK = Party.CLIENT, Party.DAEMON, RefusalCode.OK
 _TAP_CODECS: Final[dict[Kind, FlatCodec[TapFrame] | FlatCodec[TapEnd]]] = {
     Kind.TAP_FRAME: TAP_FRAME,
     Kind.TAP_END: TAP_END,
@@ -136,6 +138,10 @@ class _Session(ABC, Generic[S]):
             answers = _KINDS.get(message.in_reply_to, Kind.INVALID)
         return transitions.after(self.state, sender, kind, answers, self.role)
 
+    def _may(self, sender: Party, kind: Kind) -> bool:
+        """Whether this packet, which is no Refusal, may come now."""
+        return transitions.after(self.state, sender, kind, None, self.role) is not None
+
     def _not_now(self, kind: Kind) -> NoReturn:
         expected = transitions.expected(self.state, self.party, self.role)
         raise LocalProtocolError(f"sending in state {self.state.name}", expected, kind.name)
@@ -178,9 +184,6 @@ class _Session(ABC, Generic[S]):
         if stream.closing and stream.held == 0:
             del self.streams[stream_id]
 
-    def _may(self, sender: Party, kind: Kind) -> bool:
-        return self._after(sender, kind) is not None
-
 
 class DaemonSession(_Session[DaemonStream]):
     """The daemon's end of a session. `role` is the socket's; `limits` judge the age of frames."""
@@ -200,7 +203,7 @@ class DaemonSession(_Session[DaemonStream]):
         if descriptor_count > 1 or packet[:HEADER_BYTES] != _SUBMIT_HEADERS[descriptor_count]:
             kind = decode_header(packet, descriptor_count)
             raise RemoteProtocolError("header", "a SUBMIT with at most 1 descriptor", kind.name, kind)
-        if not self._may(Party.CLIENT, Kind.SUBMIT):
+        if not self._may(_CLIENT, _SUBMIT):
             self._unexpected(Kind.SUBMIT)
         try:
             submit = SUBMIT.unpack(packet, HEADER_BYTES)
@@ -211,7 +214,7 @@ class DaemonSession(_Session[DaemonStream]):
             raise RemoteProtocolError("SUBMIT flags", expected, str(submit.flags), Kind.SUBMIT)
         stream = self.streams.get(submit.stream_id)
         code = RefusalCode.UNKNOWN_STREAM if stream is None or stream.closing else stream.accept(submit, now_ns)
-        if code is RefusalCode.OK:
+        if code is _OK:
             return submit
         stream_id, slot, generation, sequence = submit[:4]
         return Release(stream_id, slot, generation, sequence, ReleaseStatus.REFUSED, code, 0)
@@ -237,13 +240,13 @@ class DaemonSession(_Session[DaemonStream]):
 
     def pack_release(self, release: Release) -> bytes:
         """The packet of a Release. Raises LocalProtocolError."""
-        if not self._may(Party.DAEMON, Kind.RELEASE):
+        if not self._may(_DAEMON, _RELEASE):
             self._not_now(Kind.RELEASE)
         return _RELEASE_HEADER + _pack(RELEASE, release)
 
     def pack_result(self, result: Result) -> bytes:
         """The packet of a Result. Raises LocalProtocolError for one that no consumer could believe."""
-        if not self._may(Party.DAEMON, Kind.RESULT):
+        if not self._may(_DAEMON, _RESULT):
             self._not_now(Kind.RESULT)
         problem = _result_problem(result, self.subscriptions)
         if problem is not None:
@@ -292,7 +295,7 @@ class ClientSession(_Session[CameraStream]):
 
         Raises LocalProtocolError.
         """
-        if not self._may(Party.CLIENT, Kind.SUBMIT):
+        if not self._may(_CLIENT, _SUBMIT):
             self._not_now(Kind.SUBMIT)
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -306,20 +309,26 @@ class ClientSession(_Session[CameraStream]):
             exposure_ns=exposure_ns,
             flags=int(in_fence),
         )
-        packet = _SUBMIT_HEADERS[in_fence] + _pack(SUBMIT, submit)
+        packet = self.pack_submit(submit)
         stream.give(submit)
         return packet
 
+    def pack_submit(self, submit: Submit) -> bytes:
+        """The packet of a Submit that its stream has prepared, and that is to be given. Raises LocalProtocolError."""
+        if not self._may(_CLIENT, _SUBMIT):
+            self._not_now(Kind.SUBMIT)
+        return _SUBMIT_HEADERS[submit.flags] + _pack(SUBMIT, submit)
+
     def _receive_flat(self, kind: Kind, packet: Buffer, descriptor_count: int, now_ns: int | None) -> Event:
         tap = _TAP_CODECS.get(kind)
-        if not self._may(Party.DAEMON, kind) or (tap is not None and not self.tapped):
+        if not self._may(_DAEMON, kind) or (tap is not None and not self.tapped):
             self._unexpected(kind)
         if descriptor_count:
             raise RemoteProtocolError(f"{kind.name} descriptors", "0", str(descriptor_count), kind)
         try:
             if tap is not None:
                 return tap.unpack(packet, HEADER_BYTES)
-            return self._receive_release(packet) if kind is Kind.RELEASE else self._receive_result(packet)
+            return self._receive_release(packet) if kind is _RELEASE else self._receive_result(packet)
         except FlatError as error:
             raise RemoteProtocolError(error.what, error.expected, error.found, kind) from None
 

@@ -17,6 +17,8 @@ from abi.stream_format import StreamFormat
 
 __all__ = ["CameraStream", "DaemonStream", "TimeLimits"]
 
+_OK, _SUBMIT = RefusalCode.OK, LeaseEvent.SUBMIT  # an enum's member costs a call; these come with every frame
+
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
@@ -71,18 +73,18 @@ class DaemonStream(_Stream):
         that generation even when it is refused. A refused time does not become the time to rise above.
         """
         code = self._lease_problem(submit)
-        if code is not RefusalCode.OK:
+        if code is not _OK:
             self.ledger.submit()
             self.ledger.release(ReleaseStatus.REFUSED, code)
             return code
         lease = self.leases[submit.slot]
-        lease.move(LeaseEvent.SUBMIT)
+        lease.move(_SUBMIT)
         lease.sequence = submit.sequence
         code = self._order_problem(submit, now_ns)
         self.ledger.submit(self._gap(submit.sequence))
         if code is not RefusalCode.SEQUENCE_REPEATED:
             self.last_sequence = submit.sequence
-        if code is not RefusalCode.OK:
+        if code is not _OK:
             lease.move(LeaseEvent.DROP)
             self.ledger.release(ReleaseStatus.REFUSED, code)
             return code
@@ -95,7 +97,7 @@ class DaemonStream(_Stream):
         lease = self.leases[submit.slot]
         if lease.held or submit.generation != lease.generation + 1 or submit.control_word & 1:
             return RefusalCode.BAD_GENERATION
-        return RefusalCode.OK
+        return _OK
 
     def _order_problem(self, submit: Submit, now_ns: int | None) -> RefusalCode:
         if self.last_sequence is not None and submit.sequence <= self.last_sequence:
@@ -105,10 +107,10 @@ class DaemonStream(_Stream):
         if submit.eof_ns < submit.sof_ns:
             return RefusalCode.TIME_NOT_RISING
         if now_ns is None:
-            return RefusalCode.OK
+            return _OK
         age_ns = now_ns - (submit.sof_ns - self.clock_offset_ns)
         if -self.limits.future_tolerance_ns <= age_ns <= self.limits.max_age_ns:
-            return RefusalCode.OK
+            return _OK
         self.refused_age_ns = age_ns
         return RefusalCode.TIME_IN_FUTURE if age_ns < 0 else RefusalCode.TIME_STALE
 
@@ -121,7 +123,7 @@ class DaemonStream(_Stream):
         slot: int,
         event: LeaseEvent,
         status: ReleaseStatus,
-        code: RefusalCode = RefusalCode.OK,
+        code: RefusalCode = _OK,
         held_ns: int = 0,
     ) -> Release:
         """End the slot's lease by DROP, FENCE or RESET and count it; the Release that tells the camera.
@@ -171,7 +173,7 @@ class CameraStream(_Stream):
     def give(self, submit: Submit) -> None:
         """A prepared Submit goes out: from here the slot is the daemon's."""
         lease = self.leases[submit.slot]
-        lease.move(LeaseEvent.SUBMIT)
+        lease.move(_SUBMIT)
         self.ledger.submit(self._gap(submit.sequence))
         lease.sequence = self.last_sequence = submit.sequence
 

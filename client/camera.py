@@ -88,8 +88,7 @@ class Camera:
         self._lease_descriptor = create_sealed("fenced-lease", slots * LEASE_BYTES)
         self._descriptors = [self._lease_descriptor]
         try:
-            words = np.frombuffer(_map(self._lease_descriptor, slots * LEASE_BYTES), np.uint64)
-            self._control: NDArray[np.uint64] = words[:: LEASE_BYTES // words.itemsize]
+            self._control = memoryview(_map(self._lease_descriptor, slots * LEASE_BYTES)).cast("Q")[:: LEASE_BYTES // 8]
             for descriptor in buffers:
                 self._descriptors.append(os.dup(descriptor))
             for slot in range(len(buffers), slots):
@@ -211,26 +210,30 @@ class Camera:
         LocalProtocolError (the frame stays the camera's), ConnectionLost.
         """
         slot = self._mine(frame)
-        word = int(self._control[slot]) + 1
-        fence = () if in_fence is None else (in_fence,)
-        packet = self._connection.session.submit(
-            self._stream_id,
+        word = self._control[slot] + 1
+        submit = self._stream.prepare(
             slot,
             sequence=sequence,
             sof_ns=sof_ns,
             eof_ns=sof_ns if eof_ns is None else eof_ns,
             control_word=word,
             exposure_ns=exposure_ns,
-            in_fence=bool(fence),
+            flags=0 if in_fence is None else 1,
         )
-        self._settle(frame, word)
-        self._connection.send(packet, fence)
+        packet = self._connection.session.pack_submit(submit)
+        self._settle(slot, word)
+        try:
+            self._connection.send(packet, () if in_fence is None else (in_fence,))
+        finally:  # the daemon does not wait for what we note
+            self._stream.give(submit)
+            self._give_away(frame)
         return packet
 
     def discard(self, frame: Frame) -> None:
         """Keep an acquired frame from the daemon; its slot is free again."""
         slot = self._mine(frame)
-        self._settle(frame, int(self._control[slot]) + 1)
+        self._settle(slot, self._control[slot] + 1)
+        self._give_away(frame)
         self._free.append(slot)
 
     def _mine(self, frame: Frame) -> int:
@@ -238,12 +241,14 @@ class Camera:
             raise LocalProtocolError("frame", "one that this camera acquired and still has", f"slot {frame.slot}")
         return frame.slot
 
-    def _settle(self, frame: Frame, word: int) -> None:
-        dma_buf = self._dma_bufs[frame.slot]
+    def _settle(self, slot: int, word: int) -> None:
+        dma_buf = self._dma_bufs[slot]
         if dma_buf is not None:
             dma_buf.end_write()
         self._barrier()
-        self._control[frame.slot] = word  # even: written
+        self._control[slot] = word  # even: written
+
+    def _give_away(self, frame: Frame) -> None:
         del self._writing[frame.slot]
         frame._give_away()
 

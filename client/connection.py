@@ -28,6 +28,9 @@ __all__ = ["Connection"]
 A = TypeVar("A", bound=Message)
 
 MAX_WAIT_S: Final = 3600.0  # in one poll(2); longer waits go round
+_ENDS: Final = (Bye, Refusal)
+_RECEIVE_FLAGS: Final = int(socket.MSG_CMSG_CLOEXEC)  # as plain numbers: arithmetic of enums costs as much as a packet
+_CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -40,6 +43,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._events: deque[Event] = deque()
         self._descriptors: list[int] = []
+        self._packet = memoryview(bytearray(MAX_PACKET_BYTES))
+        self._buffers = [self._packet]
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self._poll = select.poll()
         try:
@@ -78,10 +83,13 @@ class Connection:
 
         Raises ConnectionLost, also when the daemon reads nothing for the connection's timeout.
         """
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while True:
             try:
-                self._socket.sendmsg([packet], rights)
+                if descriptors:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+                    self._socket.sendmsg([packet], rights)
+                else:
+                    self._socket.send(packet)
                 return
             except BlockingIOError:
                 if not self._is_writable_within(self._timeout_s):
@@ -130,7 +138,7 @@ class Connection:
         Raises Refused for a refusal, and ConnectionLost when the session has ended.
         """
         event = self._pop(deadline)
-        if isinstance(event, Bye | Refusal):
+        if isinstance(event, _ENDS):
             raise _ended(event)
         return event
 
@@ -169,7 +177,8 @@ class Connection:
             return False
         except OSError as error:
             raise ConnectionLost(f"the daemon is gone: {error.strerror}") from error
-        self._descriptors += descriptors
+        if descriptors:
+            self._descriptors += descriptors
         if not packet:
             raise ConnectionLost("the daemon closed the connection")
         try:
@@ -182,13 +191,16 @@ class Connection:
             raise ConnectionLost(f"the daemon broke the protocol: {error}") from error
         return True
 
-    def _recv(self) -> tuple[bytes, list[int], bool]:
-        packet, ancillary, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        descriptors = array.array("i")
+    def _recv(self) -> tuple[memoryview, list[int], bool]:
+        """A packet, valid until the next one, its descriptors, and whether it was longer than we take."""
+        size, ancillary, flags, _ = self._socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
+        descriptors: list[int] = []
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-        return packet, list(descriptors), bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
+                received = array.array("i")
+                received.frombytes(data[: len(data) - len(data) % received.itemsize])
+                descriptors += received
+        return self._packet[:size], descriptors, bool(flags & _CUT)
 
 
 def _ended(event: Bye | Refusal) -> Exception:

@@ -71,8 +71,11 @@ class Consumer:
     def __init__(self, connection: Connection, subscribed: Subscribed, ring: mmap.mmap, policy: DeliveryPolicy) -> None:
         """Use `subscribe`."""
         self._connection = connection
-        self._policy = policy
+        self._newest_only = policy is DeliveryPolicy.LATEST
         self._ring = ring
+        self._words = memoryview(ring).cast("Q")
+        self._slot_words = subscribed.slot_bytes // WORD_BYTES
+        self._views = {output.name: _view(ring, subscribed, output) for output in subscribed.outputs}
         self._barrier = Barrier()
         self.subscribed = subscribed
         self.torn = 0  # results overwritten while they were copied
@@ -142,13 +145,15 @@ class Consumer:
     def close(self) -> None:
         """End the subscription. Deliveries stay valid."""
         self._connection.close()
+        self._views.clear()
+        self._words.release()
         self._ring.close()
 
     def _next(self, deadline: float) -> Result:
         result = self._result(deadline)
         if result is None:
             raise TimeoutError("no result came in time; is a camera feeding the model?")
-        while self._policy is DeliveryPolicy.LATEST:
+        while self._newest_only:
             newer = self._result(None)
             if newer is None:
                 break
@@ -164,22 +169,22 @@ class Consumer:
 
     def _copy(self, result: Result) -> Delivery | None:
         """The outputs of a result, or None when its slot was overwritten before or while it was copied."""
-        start = result.slot * self.subscribed.slot_bytes
-        word = np.frombuffer(self._ring, np.uint64, 1, start)
-        if word[0] != result.slot_sequence:
+        at, words = result.slot * self._slot_words, self._words
+        if words[at] != result.slot_sequence:
             return None
         self._barrier()
-        outputs = {output.name: _read(self._ring, start, output) for output in self.subscribed.outputs}
+        outputs = {name: view[result.slot, ...].copy() for name, view in self._views.items()}
         self._barrier()
-        if word[0] != result.slot_sequence:
+        if words[at] != result.slot_sequence:
             return None
         return Delivery(outputs, self._units, Receipt.from_result(result), result)
 
 
-def _read(ring: mmap.mmap, start: int, output: OutputView) -> NDArray[np.generic]:
-    dtype = _DTYPES[output.dtype]
-    flat: NDArray[np.generic] = np.frombuffer(ring, dtype, output.size_bytes // dtype.itemsize, start + output.offset)
-    return flat.reshape(output.shape).copy()
+def _view(ring: mmap.mmap, subscribed: Subscribed, output: OutputView) -> NDArray[np.generic]:
+    """One output in every slot: its shape behind a first axis of slots."""
+    slots = np.frombuffer(ring, np.uint8).reshape(subscribed.slots, subscribed.slot_bytes)
+    values = slots[:, output.offset : output.offset + output.size_bytes].view(_DTYPES[output.dtype])
+    return values.reshape(subscribed.slots, *output.shape)
 
 
 def _map_ring(descriptor: int, subscribed: Subscribed) -> mmap.mmap:

@@ -25,6 +25,8 @@ from daemon.slots import BufferRefused, Slots
 from daemon.transport import Descriptors
 from hal.accelerator import Accelerator
 
+_SUBMIT = int(Kind.SUBMIT)
+
 
 class CameraHost(Protocol):
     """What a camera's session needs of the daemon."""
@@ -69,10 +71,11 @@ class CameraPeer(Peer):
         return bool(self._streams)
 
     def receive_flat(self, packet: memoryview, descriptors: Descriptors, now_ns: int) -> bool:
-        if kind_of(packet) != Kind.SUBMIT:
+        if kind_of(packet) != _SUBMIT:
             return False
         for stream in self._streams.values():
-            stream.sample_clock(now_ns)
+            if stream.clock_moves:
+                stream.sample_clock(now_ns)
         taken = self.session.receive_submit(packet, len(descriptors), now_ns)
         if isinstance(taken, Release):
             self.note_refused()
@@ -84,7 +87,7 @@ class CameraPeer(Peer):
         if self._host.draining:
             stream.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
         else:
-            fence = descriptors.take(0) if len(descriptors) else None
+            fence = descriptors.take(0) if taken.flags else None
             stream.forward(frame, now_ns, self._host.in_fences, fence)
         return True
 

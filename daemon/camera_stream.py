@@ -72,6 +72,7 @@ class CameraStream:
         self._push = camera.push
         self._taps = taps
         self._clock = ClockMap(contract.format.clock)
+        self.clock_moves = self._clock.moves  # against CLOCK_MONOTONIC, so that it is sampled before a frame is judged
         self._slots: Slots | None = None
         self._private: DeviceBuffer | None = None
         self._submits: list[Submit | None] = []
@@ -109,7 +110,7 @@ class CameraStream:
         """The session machine has taken the frame over; it is the daemon's from here."""
         self._submits[submit.slot] = submit
         self._received_ns[submit.slot] = now_ns
-        sof_ns = self._clock.to_monotonic(submit.sof_ns, now_ns)
+        sof_ns = self._clock.to_monotonic(submit.sof_ns, now_ns) if self.clock_moves else submit.sof_ns
         return Waiting(self.position, submit.slot, submit.generation, submit.sequence, sof_ns)
 
     def forward(self, frame: Waiting, now_ns: int, fences: InFences, descriptor: int | None) -> None:
@@ -128,7 +129,8 @@ class CameraStream:
 
     def _written(self, frame: Waiting, fences: InFences) -> None:
         """A dma-buf's writers that the kernel knows of are waited for too, then caches are brought in line."""
-        dma_buf = self._dma_buf(frame.slot)
+        assert self._slots is not None
+        dma_buf = self._slots.dma_bufs[frame.slot]
         if dma_buf is None:
             self._ready(frame)
         elif not dma_buf.is_written():
@@ -155,7 +157,9 @@ class CameraStream:
         if self.sink is None:
             self.end(frame, LeaseEvent.DROP, ReleaseStatus.REFUSED, RefusalCode.NOT_READY)
         else:
-            self.sink.offer(frame._replace(stream=self.position))  # another model may serve since it was submitted
+            if frame.stream != self.position:  # another model serves since it was submitted
+                frame = frame._replace(stream=self.position)
+            self.sink.offer(frame)
             submit = self._submits[frame.slot] if self._taps.listening else None
             if submit is not None and submit.generation == frame.generation:  # else it has ended already
                 self._taps.frame(submit, self._received_ns[frame.slot])

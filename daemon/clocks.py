@@ -49,6 +49,7 @@ class ClockMap:
     """Converts one stream's times; samples its clock at most every 100 ms."""
 
     def __init__(self, clock: ClockId, read_ns: ReadClock = time.clock_gettime_ns) -> None:
+        self.moves = clock is not ClockId.MONOTONIC
         self._clock = clock
         self._read_ns = read_ns
         self._sampled_ns = -_SAMPLE_AGAIN_NS

@@ -7,11 +7,13 @@ read from; the lighter entrypoint has the primary's outputs (admission proves it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
-from abi.graph import EntryRole, Graph
+from abi.graph import EntryRole, Graph, OutputView
 from daemon.aux_inputs import AuxInputs
 from daemon.camera_stream import CameraStream
 from daemon.models import LoadedModel
+from daemon.outputs import FiniteCheck
 from daemon.run_times import RunTimes
 from daemon.scheduler import Waiting
 from hal.accelerator import Accelerator, DeviceBuffer
@@ -25,11 +27,22 @@ Taken = tuple[CameraStream, Waiting]  # a frame of a set that was taken for a ru
 
 @dataclass(frozen=True)
 class OutputSet:
-    """Device memory for one run's outputs, and views of the named ones in the entrypoint's order."""
+    """Device memory for one run's outputs, and views of the named ones in the entrypoint's order.
+
+    finite: for each of them. finite_is_written: every byte is part of a number, and the poison of unwritten bytes is a
+    NaN in every format: then finite numbers need no look for it.
+    """
 
     buffers: tuple[DeviceBuffer, ...]
     canaries: tuple[Canary, ...]
     views: tuple[memoryview, ...]
+    finite: tuple[FiniteCheck, ...]
+    finite_is_written: bool
+
+    def poison(self) -> None:
+        """Marks every byte as unwritten."""
+        for canary in self.canaries:
+            canary.poison()
 
     def written(self) -> bool:
         """Whether every output was written since it was last bound."""
@@ -42,23 +55,45 @@ class OutputMemory:
     def __init__(self, graph: Graph, outputs: tuple[int, ...], bindings: Bindings, accelerator: Accelerator) -> None:
         self._sets = tuple(_make_set(graph, outputs, bindings, accelerator) for _ in range(_OUTPUT_SETS))
         self._next = 0
+        self._is_poisoned = False
+
+    def prepare(self) -> None:
+        """Poisons the set of the next run, when nobody waits; nothing is written to it until that run."""
+        if not self._is_poisoned:
+            self._sets[self._next].poison()
+            self._is_poisoned = True
 
     def take(self) -> OutputSet:
-        """The set of the next run."""
+        """The set of the next run, poisoned."""
+        self.prepare()
         chosen = self._sets[self._next]
         self._next = (self._next + 1) % _OUTPUT_SETS
+        self._is_poisoned = False
         return chosen
 
 
 def _make_set(graph: Graph, outputs: tuple[int, ...], bindings: Bindings, accelerator: Accelerator) -> OutputSet:
     buffers = tuple(accelerator.allocate("outputs", size) for size in bindings.output_bytes())
     by_number = dict(zip(bindings.output_buffers, buffers, strict=True))
-    views = []
-    for index in outputs:
-        output = graph.outputs[index]
-        at = output.view.offset
-        views.append(by_number[output.buffer].view[at : at + output.view.size_bytes])
-    return OutputSet(buffers, tuple(Canary(buffer.view) for buffer in buffers), tuple(views))
+    named = [graph.outputs[index] for index in outputs]
+    views = tuple(by_number[one.buffer].view[one.view.offset : one.view.offset + one.view.size_bytes] for one in named)
+    finite = tuple(FiniteCheck(one.view.dtype, view) for one, view in zip(named, views, strict=True))
+    numbers = [one for one, check in zip(named, finite, strict=True) if check.is_float]
+    covered = all(
+        _is_covered(buffer.size_bytes, [one.view for one in numbers if one.buffer == number])
+        for number, buffer in by_number.items()
+    )
+    return OutputSet(buffers, tuple(Canary(buffer.view) for buffer in buffers), views, finite, covered)
+
+
+def _is_covered(size_bytes: int, views: list[OutputView]) -> bool:
+    """Whether these views, each at a multiple of its elements' size, leave no byte of a buffer out."""
+    end = 0
+    for view in sorted(views, key=attrgetter("offset")):
+        if view.offset > end or view.offset % view.dtype.item_bytes:
+            return False
+        end = max(end, view.offset + view.size_bytes)
+    return end >= size_bytes
 
 
 class Entry:
@@ -97,8 +132,7 @@ class Entry:
     def bind_outputs(self) -> OutputSet:
         """Binds the next output memory, poisoned."""
         outputs = self.outputs.take()
-        for position, (buffer, canary) in enumerate(zip(outputs.buffers, outputs.canaries, strict=True)):
-            canary.poison()
+        for position, buffer in enumerate(outputs.buffers):
             self.bindings.bind_output(position, buffer)
         return outputs
 

@@ -49,6 +49,7 @@ class Intake:
         self._claim = claim
         self._queue_frames = queue_frames
         self._scheduler = Scheduler(Rule(len(queue_frames), queue_frames, primary.max_skew_ns, primary.deadline_ns))
+        self.keeps_behind = state_only is not None  # else no dropped frame is of any use
         self._behind = CatchUp(() if state_only is None else state_only.positions, primary.max_skew_ns)
         self._newest_ns: list[int | None] = [None] * len(queue_frames)
         self._busy = False
@@ -97,14 +98,17 @@ class Intake:
         One that comes after its own deadline is its camera's fault, and no miss of the model.
         """
         self._busy = busy
-        self._newest_ns[frame.stream] = max(frame.sof_ns, self._newest_ns[frame.stream] or frame.sof_ns)
-        known = [sof_ns for sof_ns in self._newest_ns if sof_ns is not None]
-        self._claim.last_sof_ns = min(known) if len(known) == len(self._newest_ns) else None
+        newest_ns = self._newest_ns
+        newest_ns[frame.stream] = max(frame.sof_ns, newest_ns[frame.stream] or frame.sof_ns)
+        known = [sof_ns for sof_ns in newest_ns if sof_ns is not None]
+        self._claim.last_sof_ns = min(known) if len(known) == len(newest_ns) else None
         if self._deadline_ns and now_ns > frame.sof_ns + self._deadline_ns:
             self.counters.late_arrivals += 1
             self._drop([Drop(frame, DropReason.LATE)], now_ns)
         else:
-            self._drop(self._scheduler.offer(frame), now_ns)
+            drops = self._scheduler.offer(frame)
+            if drops:
+                self._drop(drops, now_ns)
 
     def refresh(self, now_ns: int) -> int:
         """Says in the claim whether a set could run now, and drops what cannot; returns how many sets it missed."""
@@ -115,7 +119,7 @@ class Intake:
             self._claim.run_ns = self._times.p99_ns
         sof_ns, drops = self._scheduler.ready(now_ns, self._times.p99_ns)
         self._claim_set(sof_ns)
-        return self._drop(drops, now_ns)
+        return self._drop(drops, now_ns) if drops else 0
 
     def look(self) -> None:
         """Says in the claim whether a set waits for the end of the run before it; nothing is dropped."""
@@ -128,8 +132,9 @@ class Intake:
     def take(self, now_ns: int) -> tuple[Taken, ...]:
         """The set that runs now; empty where there is none."""
         frames, drops = self._scheduler.take(now_ns, self._times.p99_ns)
-        taken = tuple((self.source(frame), frame) for frame in frames or ())
-        self._drop(drops, now_ns)  # may find that a camera has gone; what was taken runs all the same
+        taken = tuple([(self.source(frame), frame) for frame in frames or ()])
+        if drops:
+            self._drop(drops, now_ns)  # may find that a camera has gone; what was taken runs all the same
         return taken
 
     def skip(self, taken: tuple[Taken, ...]) -> None:
@@ -149,7 +154,8 @@ class Intake:
     def expire(self, now_ns: int, *, busy: bool) -> int:
         """Drops the frames that cannot meet their deadline any more; returns how many sets that misses."""
         self._busy = busy
-        return self._drop(self._scheduler.expire(now_ns, self._times.p99_ns), now_ns)
+        drops = self._scheduler.expire(now_ns, self._times.p99_ns)
+        return self._drop(drops, now_ns) if drops else 0
 
     @property
     def due_ns(self) -> int | None:

@@ -1,7 +1,9 @@
 """Looking at output bytes: which elements are not finite, and whether they are what was expected.
 
-Scratch memory is made once for each output, so that a look at a result on the frame path allocates nothing that stays.
+Checks are made once for each output's place in memory, so that a look at a result allocates nothing that stays.
 """
+
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +19,27 @@ _BFLOAT16_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
 
 
 class FiniteCheck:
-    """Whether every element of one output is finite. Always so for integers."""
+    """Whether every element of one output is finite now. Always so for integers, of which `is_float` is False.
 
-    def __init__(self, dtype: DType, size_bytes: int) -> None:
-        self._dtype = dtype
-        self._checked = dtype in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-        count = size_bytes // max(1, dtype.item_bytes) if self._checked else 0
-        self._finite: NDArray[np.bool_] = np.empty(count, np.bool_)
-        self._exponent: NDArray[np.uint16] = np.empty(count if dtype is DType.BFLOAT16 else 0, np.uint16)
+    The largest and the smallest tell: a NaN is taken for either (numpy's argmax and argmin return the first). They are
+    found in one pass each without a ufunc, whose way through numpy costs more than a small output when it is cold.
+    """
 
-    def __call__(self, data: memoryview) -> bool:
-        """`data` holds the output's bytes, aligned to its elements."""
-        if not self._checked:
+    def __init__(self, dtype: DType, data: memoryview) -> None:
+        """`data`: the output's bytes, at the place where it is always looked for, aligned to its elements."""
+        self.is_float = dtype in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+        self._values = np.frombuffer(data, _NUMPY[dtype]) if self.is_float and len(data) else None
+        self._exponents = np.empty(len(data) // 2, np.uint16) if dtype is DType.BFLOAT16 and len(data) else None
+
+    def __call__(self) -> bool:
+        """Looks at all of them."""
+        values = self._values
+        if values is None:
             return True
-        values = np.frombuffer(data, _NUMPY[self._dtype])
-        if self._dtype is DType.BFLOAT16:
-            np.bitwise_and(values, _BFLOAT16_EXPONENT, out=self._exponent)
-            np.not_equal(self._exponent, _BFLOAT16_EXPONENT, out=self._finite)
-        else:
-            np.isfinite(values, out=self._finite)
-        return bool(self._finite.all())
+        if self._exponents is not None:
+            np.bitwise_and(values, _BFLOAT16_EXPONENT, self._exponents)
+            return int(self._exponents.max()) != _BFLOAT16_EXPONENT
+        return isfinite(values.item(values.argmax())) and isfinite(values.item(values.argmin()))
 
 
 def differing_bytes(found: memoryview, expected: memoryview) -> str | None:

@@ -237,11 +237,10 @@ class Peer:
     def _take(self, packet: memoryview, descriptors: Descriptors, truncated: bool) -> None:
         now_ns = time.monotonic_ns()
         self._refused = False
-        kind = kind_of(packet)
         try:
             if truncated:
                 expected = f"at most {self._context.limits.packet_bytes} bytes and {MAX_DESCRIPTORS} descriptors"
-                raise RemoteProtocolError("packet", expected, "more", kind)
+                raise RemoteProtocolError("packet", expected, "more", kind_of(packet))
             if self.receive_flat(packet, descriptors, now_ns):
                 return
             for event in self.session.receive(packet, len(descriptors), now_ns):

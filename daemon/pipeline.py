@@ -32,6 +32,8 @@ from hal.error import HalError
 from hal.fence import FenceStatus
 
 Publish = Callable[[Receipt, int, int], None]  # receipt, ring slot, slot sequence
+_SIGNALED, _ACTIVE = FenceStatus.SIGNALED, FenceStatus.ACTIVE  # an enum's member costs a call
+_GOOD, _TORN, _STOPPED, _SERVING = Verdict.GOOD, Verdict.TORN, Mode.STOPPED, Mode.SERVING
 OnChange = Callable[["Pipeline", Change], None]
 
 
@@ -111,7 +113,7 @@ class Pipeline:
 
     def offer(self, frame: Waiting) -> None:
         """Takes a frame whose pixels are ready. While paused it goes back at once: its in-fence outlasted the pause."""
-        if self._paused or self.degradation.mode is Mode.STOPPED:
+        if self._paused or self.degradation.mode is _STOPPED:
             self._give_back(frame)
             return
         self._intake.offer(frame, time.monotonic_ns(), busy=self.busy)
@@ -199,7 +201,9 @@ class Pipeline:
     def refresh(self, now_ns: int) -> None:
         """Brings the claim up to date; drops what cannot run any more, where a run could start."""
         if self._may_start:
-            self._note_missed(self._intake.refresh(now_ns))
+            missed = self._intake.refresh(now_ns)
+            if missed:
+                self._note_missed(missed)
         elif self._run is not None and not self._paused:
             self._intake.look()
         else:
@@ -207,21 +211,23 @@ class Pipeline:
 
     def start_next(self, now_ns: int) -> None:
         """It is this model's turn."""
-        if self._intake.behind and self._start_behind(now_ns):
+        intake, mode = self._intake, self.degradation.mode
+        if intake.keeps_behind and intake.behind and self._start_behind(now_ns):
             return
-        taken = self._intake.take(now_ns)
+        taken = intake.take(now_ns)
         if not taken:
             return
-        self._skip_next = self.degradation.mode.skips and not self._skip_next
+        self._skip_next = mode is not _SERVING and mode.skips and not self._skip_next
         if self._skip_next:
-            self._intake.skip(taken)
+            intake.skip(taken)
         else:
-            self._intake.give_up_behind(max(frame.sof_ns for _, frame in taken))
+            if intake.keeps_behind:
+                intake.give_up_behind(max([frame.sof_ns for _, frame in taken]))
             self._start(taken, self.entries.active, now_ns)
 
     def catch_up(self, now_ns: int) -> None:
         """Runs the stateOnly entrypoint on frames that were dropped, where that makes nothing late."""
-        if self._intake.behind and self._may_start:
+        if self._intake.keeps_behind and self._intake.behind and self._may_start:
             self._start_behind(now_ns)
 
     def _start_behind(self, now_ns: int) -> bool:
@@ -287,9 +293,9 @@ class Pipeline:
     def look(self) -> None:
         """Looks at the fence in flight and acts on its end."""
         run = self._run
-        if run is None or run.fence.poll() is FenceStatus.ACTIVE:
+        if run is None or run.fence.poll() is _ACTIVE:
             return
-        if run.fence.status is FenceStatus.SIGNALED:
+        if run.fence.status is _SIGNALED:
             self._run = None
             self.counters.fences_signaled += 1
             self._complete(run)
@@ -310,17 +316,17 @@ class Pipeline:
             self.entries.let_go()
         self._run_between()
         self._dispatcher.pump()
+        if self._run is None:
+            self.entries.active.outputs.prepare()
 
     def _run_between(self) -> None:
         while self._between and self._run is None:
             self._between.pop(0)()
 
     def _complete(self, run: Run) -> None:
-        torn, flags = run.torn(), ResultFlag(0)
-        verdict = Verdict.TORN
-        if not torn:
-            verdict, flags = self._inspection.look(run.outputs)
-        if verdict is not Verdict.GOOD:
+        torn = run.torn()
+        verdict, flags = (_TORN, ResultFlag(0)) if torn else self._inspection.look(run.outputs)
+        if verdict is not _GOOD:
             self._discard(run, verdict, torn)
         elif run.reasons:
             self.counters.state_only += 1
@@ -344,15 +350,16 @@ class Pipeline:
         slot, sequence = self.ring.publish(run.outputs.views)
         published_ns = time.monotonic_ns()
         receipt = make_receipt(run, self.model.digest, self.state_epoch, flags, published_ns)
-        self.counters.published += 1
-        self.counters.deadline_missed += not receipt.deadline_met
-        self.counters.last_run_ns = run.fence.completed_ns - run.fence.started_ns
-        self.counters.last_latency_ns = published_ns - run.sof_ns
-        self.counters.stages.observe(run.sof_ns, receipt.submitted_ns, receipt.completed_ns, published_ns)
-        self.on_publish(receipt, slot, sequence)
+        counters, missed = self.counters, not receipt.deadline_met
+        counters.published += 1
+        counters.deadline_missed += missed
+        self.on_publish(receipt, slot, sequence)  # what nobody waits for comes after it
         if not self.on_published(run):
             self._end(run, LeaseEvent.FENCE, ReleaseStatus.RUN)
-        self._note(missed=not receipt.deadline_met)
+        counters.last_run_ns = run.fence.completed_ns - run.fence.started_ns
+        counters.last_latency_ns = published_ns - run.sof_ns
+        counters.stages.observe(run.sof_ns, receipt.submitted_ns, receipt.completed_ns, published_ns)
+        self._note(missed=missed)
 
     def _end(self, run: Run, event: LeaseEvent, status: ReleaseStatus) -> None:
         for source, frame in run.frames:

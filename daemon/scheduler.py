@@ -8,6 +8,7 @@ in a run or as a Drop with its reason, so that the drop ledger always balances.
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -31,6 +32,9 @@ class Waiting(NamedTuple):
     sequence: int
     sof_ns: int
     # SOF in CLOCK_MONOTONIC.
+
+
+_sof = attrgetter("sof_ns")
 
 
 class Drop(NamedTuple):
@@ -111,7 +115,7 @@ class Scheduler:
         sof_ns, drops = self.ready(now_ns, expected_run_ns)
         if sof_ns is None:
             return None, drops
-        return tuple(queue.popleft() for queue in self._queues), drops
+        return tuple([queue.popleft() for queue in self._queues]), drops
 
     def oldest_sof_ns(self) -> int | None:
         """SOF of the oldest frame where every stream has one; nothing is judged or dropped."""
@@ -149,7 +153,3 @@ class Scheduler:
 
     def _is_late(self, frame: Waiting, now_ns: int, expected_run_ns: int) -> bool:
         return bool(self._rule.deadline_ns) and now_ns + expected_run_ns > frame.sof_ns + self._rule.deadline_ns
-
-
-def _sof(frame: Waiting) -> int:
-    return frame.sof_ns

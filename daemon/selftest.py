@@ -188,6 +188,5 @@ def _compare_states(bench: _Bench, vector: GoldenVector, signed: memoryview) -> 
 
 
 def _require_finite(output: Output, found: memoryview) -> None:
-    finite = FiniteCheck(output.view.dtype, len(found))
-    if output.view.nan is NanPolicy.REFUSE and not finite(found):
+    if output.view.nan is NanPolicy.REFUSE and not FiniteCheck(output.view.dtype, found)():
         raise _fail(ModelCode.NAN, f"output {output.view.name}", "finite values", "NaN or infinity")

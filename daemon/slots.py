@@ -43,19 +43,19 @@ class FrameSample:
         random = np.frombuffer(os.urandom(4 * count), np.uint32).astype(np.int64)
         bounds = np.arange(count + 1, dtype=np.int64) * lines // max(1, count)
         self._places = bounds[:-1] + random % np.diff(bounds)
-        self._before = np.zeros((count, _LINE_BYTES // 8), np.uint64)
-        self._after = np.zeros_like(self._before)
-        self._differs = np.zeros(self._before.shape, np.bool_)
+        self._taken, self._now = bytearray(count * _LINE_BYTES), bytearray(count * _LINE_BYTES)
+        self._before, self._after = (
+            np.frombuffer(lines, np.uint64).reshape(count, -1) for lines in (self._taken, self._now)
+        )
 
     def take(self) -> None:
         """Remembers the lines as they are."""
-        np.take(self._lines, self._places, axis=0, out=self._before, mode="clip")
+        self._lines.take(self._places, 0, self._before, "clip")
 
     def is_unchanged(self) -> bool:
         """Whether the lines are still what `take` saw."""
-        np.take(self._lines, self._places, axis=0, out=self._after, mode="clip")
-        np.not_equal(self._before, self._after, out=self._differs)
-        return not self._differs.any()
+        self._lines.take(self._places, 0, self._after, "clip")
+        return self._taken == self._now
 
 
 class Slots:

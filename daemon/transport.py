@@ -16,6 +16,10 @@ from abi.packet import MAX_DESCRIPTORS
 
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
+# as plain numbers: arithmetic of the socket module's enums costs as much as a packet
+_RECEIVE_FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _SO_PEERGROUPS = 59  # asm-generic/socket.h
 _GROUPS_LIMIT_BYTES = 1024  # the most that socket.getsockopt takes
 
@@ -73,9 +77,7 @@ class Receiver:
         A closed connection reads as a packet without data: the caller's poll tells the two apart.
         """
         try:
-            size, ancillary, flags, _ = connection.recvmsg_into(
-                self._buffers, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-            )
+            size, ancillary, flags, _ = connection.recvmsg_into(self._buffers, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return None
         held: list[int] = []
@@ -83,8 +85,7 @@ class Receiver:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(data) - len(data) % _DESCRIPTOR_BYTES
                 held.extend(array.array("i", data[:whole]))
-        truncated = bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
-        return Received(self._view[:size], Descriptors(held), truncated)
+        return Received(self._view[:size], Descriptors(held), bool(flags & _CUT))
 
 
 def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = ()) -> bool:
@@ -92,9 +93,9 @@ def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = 
     try:
         if descriptors:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-            connection.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            connection.sendmsg([packet], rights, _SEND_FLAGS)
         else:
-            connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            connection.send(packet, _SEND_FLAGS)
     except BlockingIOError:
         return False
     return True

@@ -133,7 +133,8 @@ class Turns:
         """The claim whose run starts now; None: nothing can, until a run ends, a set comes or `retry_ns` is reached."""
         self.retry_ns = None
         ready = [claim for claim in self._claims if claim.ready is not None and claim not in self._running]
-        ready.sort(key=_urgency)
+        if len(ready) > 1:
+            ready.sort(key=_urgency)
         waiting: list[Claim] = []  # more urgent ones that need more places than are free
         for claim in ready:
             if claim.width > self._free():
@@ -166,7 +167,7 @@ class Turns:
         return sum(claim.run_ns * claim.width / claim.period_ns for claim in known) / self.places
 
     def _free(self) -> int:
-        return self.places - sum(busy.width for busy in self._running.values())
+        return self.places - sum([busy.width for busy in self._running.values()])
 
     def _held_until(self, claim: Claim, waiting: list[Claim], now_ns: int) -> int | None:
         concerned = [other for other in self._claims if other.priority > claim.priority or other in waiting]

@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 POISON = 0x7FF4DEAD7FA4DEAD
+_POISON_WORD = np.uint64(POISON)
 _WORD_BYTES = 8
 _LEAST_TAIL_BYTES = 4  # shorter remains say too little: one byte in 256 would be a false alarm
+
+_any = np.logical_or.reduce  # as ndarray.any, which gets there through Python
 
 
 class Canary:
@@ -35,18 +38,21 @@ class Canary:
         self._tail = data[whole:]
         self._tail_poison = np.frombuffer(POISON.to_bytes(_WORD_BYTES, "little"), np.uint8)[: self._tail.size].copy()
         self._tail_kept = np.empty(self._tail.size, np.bool_)
+        self._has_tail = bool(self._tail.size)
+        self._checks_tail = self._tail.size >= _LEAST_TAIL_BYTES
 
     def poison(self) -> None:
         """Set the pattern; before a run is submitted."""
-        self._words.fill(POISON)
-        self._tail[:] = self._tail_poison
+        self._words.fill(_POISON_WORD)
+        if self._has_tail:
+            self._tail[:] = self._tail_poison
 
     def written(self) -> bool:
         """Whether no word still holds the pattern; after the run's fence has signalled."""
-        np.equal(self._words, POISON, out=self._kept)
-        if self._kept.any():
+        np.equal(self._words, _POISON_WORD, self._kept)
+        if _any(self._kept):
             return False
-        if self._tail.size < _LEAST_TAIL_BYTES:
+        if not self._checks_tail:
             return True
         np.equal(self._tail, self._tail_poison, out=self._tail_kept)
         return not self._tail_kept.all()

@@ -30,6 +30,9 @@ class FenceStatus(IntEnum):
     ERROR = 2
 
 
+_ACTIVE, _SIGNALED = FenceStatus.ACTIVE, FenceStatus.SIGNALED  # an enum's member costs a call
+
+
 class Fence:
     """The end of one run. `poll()` tells where it stands; times are valid once it is SIGNALED.
 
@@ -48,12 +51,12 @@ class Fence:
         self.budget_ns = budget_ns
         self.started_ns = -1
         self.completed_ns = -1
-        self.status = FenceStatus.ACTIVE
+        self.status = _ACTIVE
         self.error: HalError | None = None
 
     def poll(self) -> FenceStatus:
         """The status now, from the device's memory. SIGNALED and ERROR are final."""
-        if self.status is FenceStatus.ACTIVE:
+        if self.status is _ACTIVE:
             self.timeline.settle(self)
         return self.status
 
@@ -70,9 +73,9 @@ class Fence:
 
         The deadline is absolute: progress of other runs never extends it. It is kept to the next millisecond.
         """
-        if self.timeline.spin_ns and self.poll() is FenceStatus.ACTIVE:
+        if self.timeline.spin_ns and self.poll() is _ACTIVE:
             self._spin(min(deadline_ns, time.monotonic_ns() + self.timeline.spin_ns))
-        while self.poll() is FenceStatus.ACTIVE:
+        while self.poll() is _ACTIVE:
             left_ns = deadline_ns - time.monotonic_ns()
             if left_ns <= 0:
                 break
@@ -257,7 +260,7 @@ class Timeline:
 
     def _close(self, fence: Fence, status: int) -> None:
         if status == RUN_OK:
-            fence.status = FenceStatus.SIGNALED
+            fence.status = _SIGNALED
             return
         code = HalCode.RUN_CANCELLED if status == RUN_CANCELLED else HalCode.DEVICE_LOST
         fence.error = HalError(code, f"run {fence.value} ended with device status {status}")

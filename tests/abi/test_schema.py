@@ -86,16 +86,6 @@ def test_pycapnp_reads_what_was_packed(codec: Any, module: Any, record: Any, dat
             assert getattr(found, "raw", found) == value
 
 
-def test_pack_into_writes_at_the_offset_and_nowhere_else() -> None:
-    submit = flat.Submit(1, 2, 3, 4, -5, 6, 8, 7, 1)
-    buffer = bytearray(b"\xaa" * (flat.SUBMIT.size_bytes + 10))
-    flat.SUBMIT.pack_into(buffer, 6, submit)
-    assert buffer[:6] == b"\xaa" * 6
-    assert buffer[6:-4] == flat.SUBMIT.pack(submit)
-    assert buffer[-4:] == b"\xaa" * 4
-    assert flat.SUBMIT.unpack(memoryview(buffer)[:-4], 6) == submit
-
-
 @pytest.mark.parametrize("field", ["stream_id", "slot", "generation", "eof_ns", "flags"])
 @pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1])
 def test_a_value_that_does_not_fit_is_refused(field: str, value: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from abi import flat
@@ -256,20 +254,20 @@ def test_a_result_is_packed_only_for_a_consumer() -> None:
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_result_stands_on_one_to_eight_frames(count: int) -> None:
     link = consumer()
-    result = dataclasses.replace(RECEIPT, frames=RECEIPT.frames[:1] * count).to_result(5, 0, 6, 0)
+    result = RECEIPT._replace(frames=RECEIPT.frames[:1] * count).to_result(5, 0, 6, 0)
     assert link.client.receive(link.daemon.pack_result(result)) == [result]
 
 
 def test_a_receipt_names_only_what_is_used() -> None:
-    full = dataclasses.replace(RECEIPT, frames=RECEIPT.frames * 4, aux_ages_ns=(1, 2, 3, 4))
+    full = RECEIPT._replace(frames=RECEIPT.frames * 4, aux_ages_ns=(1, 2, 3, 4))
     assert Receipt.from_result(full.to_result(1, 0, 2, 0)) == full
-    bare = dataclasses.replace(RECEIPT, frames=(), aux_ages_ns=(), flags=ResultFlag(0))
+    bare = RECEIPT._replace(frames=(), aux_ages_ns=(), flags=ResultFlag(0))
     assert Receipt.from_result(bare.to_result(1, 0, 2, 0)) == bare
     assert (RECEIPT.deadline_met, bare.deadline_met) == (True, False)
     assert bare.to_result(1, 0, 2, 0).receipt_aux_age0_ns == -1
     for too_many in ({"frames": RECEIPT.frames * 5}, {"aux_ages_ns": (1,) * 5}):
         with pytest.raises(ValueError, match="at most 8 frames and 4 aux ages"):
-            dataclasses.replace(RECEIPT, **too_many).to_result(1, 0, 2, 0)  # type: ignore[arg-type]
+            RECEIPT._replace(**too_many).to_result(1, 0, 2, 0)  # type: ignore[arg-type]
 
 
 def test_every_protocol_error_is_one_of_two_kinds() -> None:

@@ -181,16 +181,15 @@ def test_a_slot_that_is_overwritten_while_it_is_copied_is_torn(tmp_path: Path, m
             ring.write(slot, 8 + slot * 2, float(slot))
             publish(peer, slot, 8 + slot * 2)
 
-    real = consumer_module._read
-
     def body(consumer: Consumer, ring: Ring) -> None:
-        def read(memory: mmap.mmap, start: int, output: OutputView) -> Any:
-            copied = real(memory, start, output)
-            if start == 0 and output.name == "mask":
-                ring.word(0, 99)  # the daemon begins to write the slot anew
-            return copied
+        real, calls = consumer._barrier, iter(range(100))
 
-        monkeypatch.setattr(consumer_module, "_read", read)
+        def barrier() -> None:
+            real()
+            if next(calls) == 1:  # the outputs of slot 0 are copied
+                ring.word(0, 99)  # the daemon begins to write the slot anew
+
+        monkeypatch.setattr(consumer, "_barrier", barrier)
         assert consumer.recv(TIMEOUT_S).outputs["offset_m"][0, 0] == 1.0
         assert consumer.torn == 1
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from abi.graph import DType, Output, OutputView
 from daemon.outputs import FiniteCheck, worst_difference
+from hal.canary import POISON
 
 
 def output(dtype: DType, count: int, absolute: float = 0.0, relative: float = 0.0) -> Output:
@@ -23,27 +24,44 @@ def bfloat16(*values: float) -> NDArray[np.uint16]:
     return (np.array(values, np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_value_that_is_not_finite_is_seen(bad: float) -> None:
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 3, 517, 999])
+def test_one_value_that_is_not_finite_is_seen(bad: float, place: int) -> None:
+    many = np.linspace(-3, 3, 1000, dtype=np.float32)
+    many[place] = bad
     for dtype, values in (
-        (DType.FLOAT32, np.array([1, 2, bad, 3], np.float32)),
-        (DType.FLOAT16, np.array([1, 2, bad, 3], np.float16)),
-        (DType.BFLOAT16, bfloat16(1, 2, bad, 3)),
+        (DType.FLOAT32, many),
+        (DType.FLOAT16, many.astype(np.float16)),
+        (DType.BFLOAT16, bfloat16(*many)),
     ):
-        check = FiniteCheck(dtype, values.nbytes)
-        assert not check(raw(values))
-        values[2] = values[0]
-        assert check(raw(values))
+        check = FiniteCheck(dtype, memoryview(values).cast("B"))
+        assert check.is_float
+        assert not check()
+        values[place] = values[place - 1]
+        assert check()
 
 
 def test_the_largest_finite_values_are_finite() -> None:
-    assert FiniteCheck(DType.FLOAT32, 8)(raw(np.array([3.4e38, -3.4e38], np.float32)))
-    assert FiniteCheck(DType.FLOAT16, 4)(raw(np.array([65504, -65504], np.float16)))
-    assert FiniteCheck(DType.BFLOAT16, 2)(raw(np.array([0x7F7F], np.uint16)))
+    assert FiniteCheck(DType.FLOAT32, raw(np.array([3.4e38, -3.4e38], np.float32)))()
+    assert FiniteCheck(DType.FLOAT16, raw(np.array([65504, -65504], np.float16)))()
+    assert FiniteCheck(DType.BFLOAT16, raw(np.array([0x7F7F, 0xFF7F], np.uint16)))()
 
 
 def test_integers_are_always_finite() -> None:
-    assert FiniteCheck(DType.INT32, 8)(raw(np.array([0x7F800000, -1], np.int32)))
+    check = FiniteCheck(DType.INT32, raw(np.array([0x7F800000, -1], np.int32)))
+    assert check()
+    assert not check.is_float
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("place", range(4))
+def test_the_poison_of_unwritten_memory_is_not_finite(dtype: DType, place: int) -> None:
+    """Any word of it, and a last half, at any place of an output of numbers (`OutputSet.finite_is_written`)."""
+    for left in (8, 4):
+        values = bytearray(24 + left)
+        at = 8 * place if left == 8 else 24
+        values[at : at + left] = POISON.to_bytes(8, "little")[:left]
+        assert not FiniteCheck(dtype, memoryview(values))()
 
 
 def test_without_a_tolerance_only_equal_bits_will_do() -> None:
