@@ -12,7 +12,7 @@ VEHICLE_SOURCES := $(wildcard abi/*.py abi/*.capnp hal/*.py signing/*.py client/
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := abi hal signing client daemon lab
 
-.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle image arm64
+.PHONY: demo test check lint coverage mutate bench soak fuzz lock clean vehicle image arm64 ray
 
 demo: $(VEHICLE)/stamp
 	$(BIN)/fenced-lab demo

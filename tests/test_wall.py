@@ -51,6 +51,7 @@ def test_the_packages_keep_their_contracts(checkout: Path) -> None:
         ("abi/lease.py", "import hal.memory", "abi imports no other package here"),
         ("signing/trust.py", "import abi.schema", "signing imports no other package here"),
         ("hal/memory.py", "import daemon.loop", "hal imports abi only"),
+        ("client/tap.py", "import daemon.loop", "the client imports neither daemon nor signing"),
     ],
 )
 def test_a_planted_violation_breaks_its_contract(checkout: Path, file: str, line: str, contract: str) -> None:
