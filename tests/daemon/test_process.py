@@ -327,7 +327,7 @@ def test_the_commands_work_on_a_running_daemon(process: Process, maker: BundleMa
     refused = process.fenced("activate", str(new.with_name("none.fenced")), "--json", *sockets)
     assert refused.returncode == 3
     assert "unreadable-file" in refused.stderr
-    assert json.loads(refused.stdout)["refused"]["code"] == "model-refused"
+    assert json.loads(refused.stdout)["refused"]["code"] == "unreadable-file"
     process.stop()
     gone = process.fenced("status", *sockets)
     assert gone.returncode == 1
