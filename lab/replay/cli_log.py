@@ -54,10 +54,12 @@ def _info(arguments: argparse.Namespace) -> int:
     size_bytes = arguments.log.stat().st_size
     if arguments.json:
         print(json_text({"about": info.about, "counts": info.counts, "sha256": info.sha256, "seconds": seconds,
-                          "bytes": size_bytes, "finished": info.finished}))  # fmt: skip
+                         "bytes": size_bytes, "finished": info.finished, "index": info.index}))  # fmt: skip
         return 0
     state = "finished" if info.finished else "cut off"
     print(f"{arguments.log}: {state}, {seconds:.2f} s, {size_bytes} bytes, sha256 {info.sha256}")
+    if info.finished and info.index is not None:
+        print(f"  {'index':28} wrong: {info.index.what}: expected {info.index.expected}, found {info.index.found}")
     for name, value in sorted(info.about.items()):
         print(f"  {name:28} {value}")
     for topic, count in sorted(info.counts.items()):

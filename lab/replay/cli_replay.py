@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     warm = "runs to play before the start, uncompared, where the log has no snapshot of state; default: all"
     play.add_argument("--warm-up", type=numbers.count, metavar="RUNS", help=warm)
     play.add_argument("--real-time", action="store_true", help="by the log's clock; default: in lock-step")
-    play.add_argument("--partial", action="store_true", help="take a log that was cut off")
+    play.add_argument("--partial", action="store_true", help="take a log that was cut off, or whose index is wrong")
     play.add_argument("--any-model", action="store_true", help="compare although another bundle serves")
     play.add_argument("--report", type=Path, help="write the findings here as JSON")
     play.add_argument("--html", type=Path, metavar="FILE", help="write them here as a page with plots and pictures")

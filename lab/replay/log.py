@@ -34,12 +34,12 @@ from types import TracebackType
 from typing import IO
 
 from mcap.exceptions import McapError
-from mcap.records import Channel, McapRecord, Message, Metadata
-from mcap.stream_reader import CRCValidationError, StreamReader
-from zstandard import ZstdError
+from mcap.records import Channel, Message, Metadata
 
 from abi import schema
 from lab.replay.grammar import Grammar, kind_of
+from lab.replay.mcap_index import IndexAudit, IndexFault
+from lab.replay.mcap_reader import DAMAGE, records
 from lab.replay.mcap_writer import McapWriter
 from lab.replay.refusal import LogRefusal, LogRefused
 
@@ -231,13 +231,15 @@ class LogInfo:
     """Over the messages that were read."""
     claimed: dict[str, str] | None = None
     """The summary; None where the log was cut off."""
+    index: IndexFault | None = None
+    """What is wrong with the index behind the data, by which other readers find messages; replay never uses it."""
 
     @property
     def finished(self) -> bool:
         return self.claimed is not None
 
-    def verify(self) -> None:
-        """Raise LogRefused unless the log is whole and is what its summary says."""
+    def verify(self, *, index: bool = True) -> None:
+        """Raise LogRefused unless the log is whole and is what its summary says, and its `index` tells the same."""
         if self.claimed is None:
             raise LogRefused(
                 LogRefusal.UNFINISHED,
@@ -257,6 +259,12 @@ class LogInfo:
                     found=str(found.get(key)),
                     todo="do not use this file; fetch the recording again",
                 )
+        if index and self.index is not None:
+            raise LogRefused(
+                LogRefusal.INDEX, f"{self.path.name}: the index is wrong: {self.index.what}",
+                expected=self.index.expected, found=self.index.found,
+                todo="fetch the recording again; its data is whole: fenced-lab log cut gives it another index",
+            )  # fmt: skip
 
 
 class LogReader:
@@ -285,10 +293,10 @@ class LogReader:
 
     def _records(self, info: LogInfo) -> Iterator[LogMessage]:
         topics: dict[int, str] = {}
-        grammar, at = Grammar(), 0
+        grammar, audit, at = Grammar(), IndexAudit(), 0
         try:
             with self.path.open("rb") as file:
-                for record in _up_to_a_cut(file):
+                for record in records(file, audit):
                     if isinstance(record, Channel):
                         topics[record.id] = record.topic
                     elif isinstance(record, Metadata):
@@ -298,7 +306,7 @@ class LogReader:
                         topic, at = topics[record.channel_id], at + 1
                         grammar.require(topic, record.data, at)
                         yield LogMessage(topic, record.data, record.log_time)
-        except (OSError, KeyError, *_DAMAGE) as error:
+        except (OSError, KeyError, *DAMAGE) as error:
             raise LogRefused(
                 LogRefusal.UNREADABLE,
                 f"{self.path} could not be read",
@@ -306,6 +314,7 @@ class LogReader:
                 found=f"{type(error).__name__}: {error}",
                 todo="check the path, or fetch the recording again",
             ) from error
+        info.index = audit.fault
         self._require_opening(info)
 
     def _require_opening(self, info: LogInfo) -> None:
@@ -330,28 +339,3 @@ def _take_metadata(info: LogInfo, record: Metadata) -> None:
         info.about = dict(record.metadata)
     elif record.name == SUMMARY:
         info.claimed = dict(record.metadata)
-
-
-_DAMAGE = (
-    McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError,
-    OverflowError, MemoryError,  # a length that no file has
-)  # fmt: skip
-
-
-def _up_to_a_cut(file: IO[bytes]) -> Iterator[McapRecord]:
-    """The records of `file`; a damaged record ends them quietly only where it is the last thing in the file."""
-    size = file.seek(0, 2)
-    file.seek(0)
-    records = StreamReader(file, validate_crcs=True).records
-    started = False
-    while True:
-        try:
-            record = next(records)
-        except StopIteration:
-            return
-        except _DAMAGE:
-            if started and file.tell() == size:
-                return
-            raise
-        started = True
-        yield record

@@ -143,7 +143,7 @@ def read_plan(reader: LogReader, start: Start, *, partial: bool) -> Plan:
     plan = Plan(LogInfo(reader.path))
     plan.info = reader.info(lambda message: _note(plan, start, message))
     if not (partial and not plan.info.finished):
-        plan.info.verify()
+        plan.info.verify(index=not partial)
     if not plan.opened or not any(model.runs for model in plan.models.values()):
         raise LogRefused(
             LogRefusal.FORMAT, f"{reader.path.name} holds nothing that could be played",

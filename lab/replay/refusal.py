@@ -12,6 +12,7 @@ class LogRefusal(Enum):
     NOT_A_FENCED_LOG = "not-a-fenced-log"
     UNFINISHED = "log-unfinished"
     DIGEST = "log-digest"
+    INDEX = "log-index"
     FORMAT = "log-format"
     BAD_FRAMES = "bad-frames"
     MODEL = "log-model"
