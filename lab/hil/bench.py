@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LIMITS", "PROBES", "Bench", "Need"]
 
 SKEW_LIMIT_NS: Final = 15_000_000
-AUX_MAX_AGE_NS: Final = 1_000_000_000
+AUX_MAX_AGE_NS: Final = 20_000_000_000
 
 PROBES: Final[Mapping[str, TinyModel]] = MappingProxyType(
     {

@@ -18,7 +18,7 @@ from lab.hil.daemon import DaemonFailed
 
 __all__ = ["LONG", "peer_process"]
 
-LONG = 100  # first pixel of the camera's frame: some 0.2 s of the slow probe
+LONG = 250  # first pixel of the camera's frame: some 0.5 s of the slow probe
 
 
 @contextlib.contextmanager

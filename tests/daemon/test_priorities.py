@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.daemons import LIMIT_S, DaemonThread, ended, picture, run_one
 from tests.support.gate import Gate, HeldModel
 
 ONE_PLACE = f"[device]\npin_cores = [{min(os.sched_getaffinity(0))}]\n"
-HIGH, LOW = TinyModel("add", name="high", streams=("wide",)), TinyModel("slow", name="low")
+HIGH, LOW = TinyModel("add", name="high", streams=("wide",)), TinyModel("slow", name="low", golden_units=2)
 
 
 def ranked(high: int, low: int) -> str:
@@ -97,8 +98,8 @@ def test_models_run_side_by_side_where_the_device_has_places(tmp_path: Path, mak
 
 def test_a_model_that_asks_for_more_of_the_device_than_it_may_is_refused(tmp_path: Path, maker: BundleMaker) -> None:
     light = TinyModel("add", name="low")
-    heavy = TinyModel("slow", name="low", version="2.0.0", release=2)
-    often = frame_format(period_ns=100_000)  # the slow one takes a millisecond at the least
+    heavy = replace(LOW, version="2.0.0", release=2)
+    often = frame_format(period_ns=100_000)  # the slow one takes milliseconds
     more = ONE_PLACE + "[limits]\ndevice_load_percent = 100\n"
     with (
         DaemonThread(tmp_path, [maker.write(light)], maker, more=more) as daemon,

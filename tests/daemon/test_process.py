@@ -201,7 +201,7 @@ def test_a_second_daemon_on_the_same_sockets_is_refused_and_the_first_serves_on(
 def test_a_hang_that_cannot_be_reset_ends_the_process_with_a_fault(
     vehicle_site: Path, tmp_path: Path, maker: BundleMaker
 ) -> None:
-    bundle = maker.write(TinyModel("slow", budget_ns=20_000_000))
+    bundle = maker.write(TinyModel("slow", budget_ns=200_000_000))
     process = Process(vehicle_site, tmp_path, [bundle], maker)
     child = process.start()
     with process.camera() as camera:

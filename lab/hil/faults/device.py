@@ -10,13 +10,14 @@ from lab.hil.bench import PROBES, Bench, Need
 from lab.hil.clients import LIMIT_S, ended, picture, run_one, submit
 from lab.hil.daemon import DaemonProcess
 from lab.hil.faults.fault import Fault
+from lab.hil.probe import ENDLESS
 from lab.hil.verdict import WrongAnswer, expect, expect_in
 
 __all__ = ["FAULTS"]
 
 FAULT_STATUS = 1
-ENDLESS, SHORT_OVERRUN = 255, 60  # first pixels for the slow probe: some 0.5 s and 0.12 s
-HANG_BUDGET_NS, RESET_BUDGET_NS = 60_000_000, 50_000_000  # the golden vectors take some 4 ms
+SHORT_OVERRUN = 120  # first pixel for the slow probe: some 0.24 s
+HANG_BUDGET_NS, RESET_BUDGET_NS = 400_000_000, 100_000_000  # the golden vectors take microseconds
 
 
 def stall(bench: Bench) -> str:
@@ -29,7 +30,7 @@ def stall(bench: Bench) -> str:
                 ended(camera)
             except ConnectionLost:
                 return _ended(daemon, held=camera.ledger.held)
-    raise WrongAnswer("a run of 0.5 s with a budget of 60 ms", "a device that hangs", "a frame given back")
+    raise WrongAnswer("a run of 10 s with a budget of 0.4 s", "a device that hangs", "a frame given back")
 
 
 def _ended(daemon: DaemonProcess, held: int) -> str:

@@ -25,7 +25,6 @@ __all__ = ["FAULTS"]
 
 CYCLES, SETTLED_AFTER = 500, 20
 F_GET_SEALS, F_SEAL_FUTURE_WRITE = 1034, 0x10  # fcntl(2)
-PAGE_KIB = mmap.PAGESIZE // 1024
 WARM_FRAMES = 300
 NOISE_KIB = 512  # allocator arenas come and go
 
@@ -132,11 +131,17 @@ def _until(holds: Callable[[], bool], what: str) -> None:
 def disconnect(bench: Bench) -> str:
     """A camera goes while its frame is on the device; the memory must live until the fence."""
     model = "slow"
+    before = bench.status()["streams"].get(model, {}).get("run", 0)
     with bench.consumer(model) as consumer:
         with bench.camera(model) as camera:
-            pixels = picture(7, first=100)
+            pixels = picture(7, first=200)
             submit(camera, 1, pixels)
-            bench.wait_for(lambda status: any(one["busy"] for one in status["models"] if one["name"] == model))
+            bench.wait_for(
+                lambda status: (
+                    any(one["busy"] for one in status["models"] if one["name"] == model)
+                    or status["streams"][model]["run"] > before
+                )
+            )
         delivery = consumer.recv(timeout_s=LIMIT_S)
     if (delivery.outputs["values"] != pixels).any():
         raise WrongAnswer("the result of the frame", "that of the pixels submitted", "another")
@@ -162,7 +167,9 @@ def slope(bench: Bench) -> str:
 
 
 def _resident_kib(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_KIB
+    """Resident memory that is the process's own: pages of files come and go as the machine has room for them."""
+    fields = dict(line.partition(":")[::2] for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(fields[name].removesuffix(" kB")) for name in ("RssAnon", "RssShmem"))
 
 
 FAULTS = (
