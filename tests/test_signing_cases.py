@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.named_tests import missing
 
+_KEPT = "tests/signing/test_trust_state.py"
 _TRUST, _STORE, _ROOT = "tests/signing/test_trust.py", "tests/signing/test_store.py", "tests/signing/test_root.py"
 _ENVELOPE, _STATEMENT = "tests/signing/test_envelope.py", "tests/signing/test_statement.py"
 _JSON, _KEYS, _CONTAINER = (
@@ -59,21 +60,21 @@ CASES: dict[int, tuple[str, ...]] = {
     10: (_LAX_JSON, f"{_JSON}::test_refusing_takes_bounded_memory"),
     11: (f"{_JSON}::test_lax_base64_is_refused", f"{_ENVELOPE}::test_odd_key_id_is_refused"),
     12: (
-        f"{_TRUST}::test_older_release_is_refused_after_a_newer_was_confirmed",
-        f"{_TRUST}::test_same_release_with_other_content_is_refused",
+        f"{_KEPT}::test_older_release_is_refused_after_a_newer_was_confirmed",
+        f"{_KEPT}::test_same_release_with_other_content_is_refused",
         "tests/daemon/test_trust_store.py"
         "::test_release_4_after_5_was_confirmed_is_refused_over_the_control_socket_also_after_a_restart",
     ),
-    13: (f"{_TRUST}::test_release_raised_too_far_is_recovered_by_a_root",),
+    13: (f"{_KEPT}::test_release_raised_too_far_is_recovered_by_a_root",),
     14: (
         f"{_TRUST}::test_expired_statement_is_refused_from_its_second_on",
         f"{_TRUST}::test_key_counts_only_within_its_window",
         f"{_TRUST}::test_running_model_is_not_touched_by_time",
     ),
-    15: (f"{_TRUST}::test_one_role_does_not_stand_for_another", f"{_TRUST}::test_build_key_cannot_sign_a_root"),
+    15: (f"{_TRUST}::test_one_role_does_not_stand_for_another", f"{_KEPT}::test_build_key_cannot_sign_a_root"),
     16: (
-        f"{_TRUST}::test_root_must_be_the_next_version",
-        f"{_TRUST}::test_rotation_needs_old_and_new_thresholds",
+        f"{_KEPT}::test_root_must_be_the_next_version",
+        f"{_KEPT}::test_rotation_needs_old_and_new_thresholds",
         "tests/daemon/test_trust_store.py::test_a_break_in_the_chain_is_refused_and_audited",
     ),
     17: (f"{_TRUST}::test_blob_of_another_bundle_is_refused_by_name",),
@@ -106,7 +107,7 @@ CASES: dict[int, tuple[str, ...]] = {
     26: (_ADMISSION, _HOSTILE),
     27: (_ADMISSION, _HOSTILE),
     28: (_HOSTILE, "tests/daemon/test_models.py::test_a_bad_bundle_is_refused_by_name_and_the_old_model_serves_on"),
-    29: (f"{_TRUST}::test_revoked_key_is_refused_by_name", f"{_TRUST}::test_revoked_bundle_is_refused"),
+    29: (f"{_KEPT}::test_revoked_key_is_refused_by_name", f"{_KEPT}::test_revoked_bundle_is_refused"),
     30: (
         "tests/signing/test_store_crash.py::test_state_is_old_or_new_after_a_kill_before_any_call",
         "tests/signing/test_store_crash.py::test_state_is_old_or_new_after_a_power_cut",
