@@ -1,8 +1,8 @@
 """A graph with every kind of buffer and C kernels of known meaning, linked as a bundle's code would be.
 
 Entrypoints: `run` (frame -> two arena buffers that share bytes in turn -> output, on several cores), `long` (works for
-as many rounds as the frame's first u32 says), `state` (adds the frame to a running sum), `aux` (scales by an aux
-input), `steps` (eight long launches one after another, to be cancelled in between).
+as many rounds as the frame's first u32 says, which it goes on reading), `state` (adds the frame to a running sum),
+`aux` (scales by an aux input), `steps` (eight long launches one after another, to be cancelled in between).
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ KERNELS = (
     Kernel(f"""void add(float* restrict o, float* restrict a, const int core, const int n) {{
       {_HALF} o[i] = a[i] + n; }}""", "add", 2),
     Kernel(f"""void rounds(float* restrict o, unsigned int* restrict a) {{
+      volatile unsigned int* rounds = a;
       volatile unsigned int x = 1;
-      for (unsigned int r = 0; r < a[0]; r++) for (int i = 0; i < 1000; i++) x = x * 1664525u + 1013904223u;
+      for (unsigned int r = 0; r < *rounds; r++) for (int i = 0; i < 1000; i++) x = x * 1664525u + 1013904223u;
       for (int i = 0; i < {COUNT}; i++) o[i] = (float)a[0] + i; }}""", "rounds"),
     Kernel(f"""void total(float* restrict s, float* restrict o, unsigned char* restrict a) {{
       for (int i = 0; i < {COUNT}; i++) {{ s[i] += a[i]; o[i] = s[i]; }} }}""", "total"),

@@ -31,6 +31,7 @@ from tests.conformance import subject
 from tests.support.descriptors import open_descriptors
 
 LIMIT_NS = 60_000_000_000
+ENDLESS = (1 << 32) - 1  # rounds
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,6 +57,10 @@ class Loaded:
 
     def submit(self) -> Fence:
         return self.cpu.submit(self.executable, self.bindings)
+
+    def let_work(self, rounds: int) -> None:
+        """Rounds of the entrypoints that work for long; while one runs, 0 ends it."""
+        self.frame.mapping.array[:4].view(np.uint32)[0] = rounds
 
     def run(self) -> np.ndarray:
         fence = self.submit()
@@ -240,23 +245,25 @@ def test_bindings_of_another_module_are_refused(cpu: CpuAccelerator) -> None:
 
 def test_state_is_out_of_reach_while_a_run_is_in_flight(cpu: CpuAccelerator) -> None:
     loaded = Loaded(cpu, subject.LONG)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 20_000
+    loaded.let_work(ENDLESS)
     fence = loaded.submit()
     assert refusal(lambda: loaded.executable.state("sum")).code is HalCode.BINDING
     assert refusal(loaded.executable.reset_state).code is HalCode.BINDING
+    loaded.let_work(0)
     assert fence.wait(time.monotonic_ns() + LIMIT_NS) is FenceStatus.SIGNALED
 
 
 def test_a_cancelled_run_ends_between_two_launches(cpu: CpuAccelerator) -> None:
     loaded = Loaded(cpu, subject.STEPPED)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 5_000
+    loaded.let_work(ENDLESS)
     fence = loaded.submit()
     loaded.executable.cancel()
+    loaded.let_work(0)
     assert fence.wait(time.monotonic_ns() + LIMIT_NS) is FenceStatus.ERROR
     assert fence.error is not None
     assert fence.error.code is HalCode.RUN_CANCELLED
     assert loaded.executable.launches_done() < subject.STEPS
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 1
+    loaded.let_work(1)
     assert loaded.run()[0] == 1
 
 
@@ -264,27 +271,29 @@ def test_memory_of_a_run_in_flight_outlives_its_owner(cpu: CpuAccelerator) -> No
     loaded = Loaded(cpu, subject.LONG)
     descriptor = create_sealed("fenced-test-owner", subject.COUNT)
     writer = Mapping.of(descriptor, subject.COUNT, writable=True)
-    writer.array[:4].view(np.uint32)[0] = 20_000
+    writer.array[:4].view(np.uint32)[0] = ENDLESS
     del writer
     loaded.bindings.bind_frame(0, cpu.import_frame(Mapping.of(descriptor, subject.COUNT)))
-    os.close(descriptor)
     fence = loaded.submit()
     loaded.bindings.clear()
     assert "fenced-test-owner" in Path("/proc/self/maps").read_text()
+    os.pwrite(descriptor, bytes(4), 0)  # which ends the run
+    os.close(descriptor)
     assert fence.wait(time.monotonic_ns() + LIMIT_NS) is FenceStatus.SIGNALED
     assert "fenced-test-owner" not in Path("/proc/self/maps").read_text()
 
 
 def test_a_reset_that_meets_a_running_kernel_says_so(cpu: CpuAccelerator) -> None:
     loaded = Loaded(cpu, subject.LONG)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 50_000
+    loaded.let_work(ENDLESS)
     fence = loaded.submit()
     cpu.latch(HalError(HalCode.DEVICE_HANG, "declared by the test"))
     assert refusal(lambda: cpu.reset(time.monotonic_ns())).code is HalCode.RESET_IMPOSSIBLE
     assert refusal(loaded.submit).code is HalCode.DEVICE_LATCHED
     assert fence.poll() is FenceStatus.ERROR
+    loaded.let_work(0)
     cpu.reset(time.monotonic_ns() + LIMIT_NS)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 1
+    loaded.let_work(1)
     assert loaded.run()[0] == 1
 
 
@@ -299,7 +308,7 @@ def test_a_lost_device_takes_no_module_until_it_was_reset(cpu: CpuAccelerator) -
 def test_hangs_are_due_by_the_earliest_budget(cpu: CpuAccelerator) -> None:
     assert cpu.due_ns() is None
     loaded = Loaded(cpu, subject.LONG)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 20_000
+    loaded.let_work(ENDLESS)
     fence = loaded.submit()
     assert cpu.due_ns() == fence.submitted_ns + fence.budget_ns
     assert cpu.check(fence.submitted_ns + fence.budget_ns) is None
@@ -307,17 +316,17 @@ def test_hangs_are_due_by_the_earliest_budget(cpu: CpuAccelerator) -> None:
     assert cause is not None
     assert cause.code is HalCode.DEVICE_HANG
     assert cpu.check(0) is cause
+    loaded.let_work(0)
     cpu.reset(time.monotonic_ns() + LIMIT_NS)
 
 
 def test_a_run_leaves_the_interpreter_to_others(cpu: CpuAccelerator) -> None:
     loaded = Loaded(cpu, subject.LONG)
-    loaded.frame.mapping.array[:4].view(np.uint32)[0] = 20_000
+    loaded.let_work(ENDLESS)
     fence = loaded.submit()
-    turns = 0
-    while fence.poll() is FenceStatus.ACTIVE:
-        turns += 1
-    assert turns > 100
+    assert all(fence.poll() is FenceStatus.ACTIVE for _ in range(100))
+    loaded.let_work(0)
+    assert fence.wait(time.monotonic_ns() + LIMIT_NS) is FenceStatus.SIGNALED
 
 
 def test_submitting_grows_nothing(cpu: CpuAccelerator) -> None:

@@ -61,7 +61,7 @@ def test_a_reset_waits_for_a_run_that_another_thread_is_handing_over(
     """The other thread is stopped in the middle of `submit`, and goes on at the worst moment of the reset."""
     executable = cpu.load(subject.module())
     bindings, frame = executable.bindings(subject.LONG), cpu.allocate("frame", subject.COUNT)
-    frame.view[:4] = (20_000).to_bytes(4, "little")  # rounds: long enough to be on the device still
+    frame.view[:4] = (200_000).to_bytes(4, "little")  # rounds: long enough to be on the device still
     bindings.bind_frame(0, frame)
     bindings.bind_output(0, cpu.allocate("output", subject.OUT_BYTES))
     entered, go_on, fences = threading.Event(), threading.Event(), list[Fence]()

@@ -28,4 +28,4 @@ def test_calls_are_counted_in_each_process(tmp_path: Path) -> None:
     assert counted["camera"]["sendmsg"] == FRAMES  # a Submit each, in one call
     assert counted["camera"]["clock_nanosleep"] <= FRAMES  # the pace
     assert FRAMES <= counted["consumer"]["recvmsg"] <= 2 * FRAMES + 2  # one that finds nothing yet, then the Result
-    assert counted["daemon"]["sendto"] == 2 * FRAMES  # Result and Release
+    assert 2 * FRAMES <= counted["daemon"]["sendto"] < 3 * FRAMES  # Result and Release; a slow consumer's again
