@@ -25,7 +25,7 @@ def test_calls_are_counted_in_each_process(tmp_path: Path) -> None:
     if counted is None:
         pytest.skip("strace may not attach here")
     assert set(counted) == set(PACKETS)
-    assert counted["camera"]["sendmsg"] == FRAMES  # a Submit each, in one call
+    assert counted["camera"]["sendto"] == FRAMES  # a Submit each, in one call
     assert counted["camera"]["clock_nanosleep"] <= FRAMES  # the pace
     assert FRAMES <= counted["consumer"]["recvmsg"] <= 2 * FRAMES + 2  # one that finds nothing yet, then the Result
     assert 2 * FRAMES <= counted["daemon"]["sendto"] < 3 * FRAMES  # Result and Release; a slow consumer's again
