@@ -19,6 +19,7 @@ from daemon.command import Attached, Body, CommandRefused, Done, Outcome
 from daemon.config import Config
 from daemon.peer import Arrival, Peer, PeerContext
 from daemon.state_keeper import StateKeeper
+from daemon.status import status_text
 from daemon.switching import Switching
 from daemon.transport import Descriptors
 
@@ -32,7 +33,7 @@ class ControlHost(Protocol):
     keeper: StateKeeper
     switching: Switching
 
-    def status(self) -> Body: ...
+    def status(self) -> dict[str, object]: ...
 
     def metrics(self) -> str: ...
 
@@ -99,7 +100,7 @@ class ControlPeer(Peer):
         host, argument = self._host, command.argument
         match command.command:
             case CommandKind.STATUS:
-                done(host.status())
+                self._reply(command, status_text(host.status()))
             case CommandKind.METRICS:
                 self._reply(command, host.metrics())
             case CommandKind.ACTIVATE:

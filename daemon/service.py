@@ -17,7 +17,7 @@ from abi.receipt import Receipt
 from daemon import __version__, guard
 from daemon.audit import AuditLog
 from daemon.camera_stream import CameraStream
-from daemon.command import Body, CommandRefused, Done
+from daemon.command import CommandRefused, Done
 from daemon.config import Config
 from daemon.consumer_peer import Subscription
 from daemon.device_watch import DeviceWatch
@@ -183,7 +183,7 @@ class Service:
 
     # commands
 
-    def status(self) -> Body:
+    def status(self) -> dict[str, object]:
         return status_body(self)
 
     def metrics(self) -> str:

@@ -59,7 +59,7 @@ class Shadowing:
         """What the shadow of this model comes to, or came to last."""
         if self._shadow is not None and self._shadow.model.name == model:
             return self._shadow.report()
-        return self._last[1] if self._last is not None and self._last[0] == model else None
+        return dict(self._last[1]) if self._last is not None and self._last[0] == model else None
 
     def begin(self, path: str, frames: int, done: Done) -> None:
         """Loads a bundle and lets it follow; the caller has seen to it that it may be loaded now."""

@@ -1,12 +1,14 @@
-"""The daemon's state for people and scripts: `fenced status` as JSON."""
+"""The daemon's state for people and scripts: `fenced status` as JSON, in one packet whatever there is to say."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
 from typing import TYPE_CHECKING
 
+from abi.packet import MAX_PACKET_BYTES
 from daemon import __version__, guard
 
 if TYPE_CHECKING:
@@ -15,6 +17,47 @@ if TYPE_CHECKING:
     from daemon.service import Service
 
 Tree = dict[str, object]
+TEXT_LIMIT_BYTES = MAX_PACKET_BYTES - 1024
+# What is left out where everything would not fit, this first.
+_SPARE = (
+    "models.shadow.outputs",
+    "models.outputs",
+    "trust.rollback_floors",
+    "models.entrypoints",
+    "models.runs",
+    "streams",
+)
+
+
+def status_text(body: Tree, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
+    """The state as JSON of at most `limit_bytes`: what does not fit is empty, and named in `left_out`."""
+    left_out: list[str] = []
+    body["left_out"] = left_out
+    text = _json(body)
+    for path in _SPARE:
+        if len(text) <= limit_bytes:
+            break
+        _empty(body, path.split("."))
+        left_out.append(path)
+        text = _json(body)
+    return text
+
+
+def _json(body: Tree) -> str:
+    return json.dumps(body, separators=(",", ":"), allow_nan=False)
+
+
+def _empty(part: object, path: list[str]) -> None:
+    """Empties the list or tree at `path`, in each item of a list on the way."""
+    if isinstance(part, list):
+        for item in part:
+            _empty(item, path)
+    elif isinstance(part, dict) and path[0] in part:
+        found = part[path[0]]
+        if path[1:]:
+            _empty(found, path[1:])
+        elif isinstance(found, list | dict):
+            part[path[0]] = type(found)()
 
 
 def status_body(service: Service) -> Tree:
