@@ -307,7 +307,7 @@ def test_a_run_whose_end_cannot_be_seen_is_no_success(gpu: CudaAccelerator, fake
 
 def test_a_kept_run_that_cannot_be_begun_is_an_error(gpu: CudaAccelerator, fake: cuda.FakeGpu) -> None:
     with Rig(gpu, cuda.module(), subject.LONG) as rig:
-        rig.calibrate(20_000_000, LIMIT_NS)
+        rig.calibrate(200_000_000, LIMIT_NS)  # the first is to be at work still when the last is submitted
         fake.fail("cuGraphLaunch", 1, after=AHEAD)
         fences = [rig.submit() for _ in range(AHEAD + 1)]
         assert fences[-1].wait(time.monotonic_ns() + LIMIT_NS) is FenceStatus.ERROR
