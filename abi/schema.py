@@ -85,14 +85,16 @@ def _slots(schema: Any, prefix: str) -> Iterator[tuple[int, str, str, int]]:
 
 def _formats(slots: list[tuple[int, str, str, int]], data_bytes: int) -> tuple[str, str, int]:
     """The struct format of the fields, of everything else (prefix and gaps), and the number of gap bytes."""
-    fields, rest, place, gaps = f"<{PREFIX_BYTES}x", "<QQ", 0, 0
-    for offset, _, code, size in slots:
+    fields, rest, place, gaps, passed = f"<{PREFIX_BYTES}x", "<QQ", 0, 0, 0
+    for offset, code, size in [*((at, code, size) for at, _, code, size in slots), (data_bytes, "", 0)]:
         gap = offset - place
-        fields += f"{gap}x{code}"
-        rest += f"{gap}B{size}x"
-        place, gaps = offset + size, gaps + gap
-    tail = data_bytes - place
-    return f"{fields}{tail}x", f"{rest}{tail}B", gaps + tail
+        if gap:
+            fields += f"{gap}x"
+            rest += f"{passed}x{gap}B"  # no part of it is empty: each that is there costs every packet a look
+            passed = 0
+        fields += code
+        place, gaps, passed = offset + size, gaps + gap, passed + size
+    return fields, f"{rest}{passed}x", gaps
 
 
 class FlatCodec(Generic[T]):

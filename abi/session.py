@@ -140,7 +140,7 @@ class _Session(ABC, Generic[S]):
 
     def _may(self, sender: Party, kind: Kind) -> bool:
         """Whether this packet, which is no Refusal, may come now."""
-        return transitions.after(self.state, sender, kind, None, self.role) is not None
+        return (self.state, sender, kind, self.role) in transitions.ALLOWED
 
     def _not_now(self, kind: Kind) -> NoReturn:
         expected = transitions.expected(self.state, self.party, self.role)

@@ -14,7 +14,7 @@ from typing import Final
 from abi.messages import Role
 from abi.packet import Kind
 
-__all__ = ["TRANSITIONS", "Party", "State", "Transition", "after"]
+__all__ = ["ALLOWED", "TRANSITIONS", "Party", "State", "Transition", "after"]
 
 
 class Party(Enum):
@@ -113,6 +113,8 @@ TRANSITIONS: Final = tuple(_rows())
 _AFTER: Final = {
     (row.state, row.sender, row.kind, row.answers, role): row.after for row in TRANSITIONS for role in row.roles
 }
+ALLOWED: Final = frozenset((row.state, row.sender, row.kind, role) for row in TRANSITIONS for role in row.roles)
+"""What may be sent at all: (state, sender, kind, role). For packets that change no state, of which most are."""
 
 
 def after(state: State, sender: Party, kind: Kind, answers: Kind | None, role: Role) -> State | None:

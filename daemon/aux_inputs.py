@@ -49,7 +49,7 @@ class AuxPart:
 
         The age of a default is NO_AGE_NS. Raises StaleAux.
         """
-        return tuple(_give(value, now_ns) for value in self._values)
+        return tuple(_give(value, now_ns) for value in self._values) if self._values else ()
 
 
 class AuxInputs:

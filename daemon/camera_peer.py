@@ -14,7 +14,7 @@ from abi.flat import Release, ReleaseStatus
 from abi.format import mismatches
 from abi.lease import LeaseEvent
 from abi.messages import Role
-from abi.packet import Kind, RefusalCode, kind_of
+from abi.packet import Kind, RefusalCode, encode_header
 from abi.session import Event
 from daemon.camera_stream import CameraStream
 from daemon.config import Config
@@ -25,7 +25,7 @@ from daemon.slots import BufferRefused, Slots
 from daemon.transport import Descriptors
 from hal.accelerator import Accelerator
 
-_SUBMIT = int(Kind.SUBMIT)
+_SUBMIT = encode_header(Kind.SUBMIT)[:2]
 
 
 class CameraHost(Protocol):
@@ -71,10 +71,10 @@ class CameraPeer(Peer):
         return bool(self._streams)
 
     def receive_flat(self, packet: memoryview, descriptors: Descriptors, now_ns: int) -> bool:
-        if kind_of(packet) != _SUBMIT:
+        if packet[:2] != _SUBMIT:
             return False
         for stream in self._streams.values():
-            if stream.clock_moves:
+            if stream.clock.moves:
                 stream.sample_clock(now_ns)
         taken = self.session.receive_submit(packet, len(descriptors), now_ns)
         if isinstance(taken, Release):

@@ -52,7 +52,8 @@ class CameraEnd(Protocol):
 class CameraStream:
     """A stream between OpenStream and the end of its last frame.
 
-    `position`: its place in the entrypoint's contract. `counters`: why frames were lost, beyond the ledger's columns.
+    `clock`: converts its times. `position`: its place in the entrypoint's contract.
+    `counters`: why frames were lost, beyond the ledger's columns.
     """
 
     def __init__(self, camera: CameraEnd, stream_id: int, policy: StreamPolicy, position: int, taps: Taps) -> None:
@@ -71,8 +72,7 @@ class CameraStream:
         self._contract = contract
         self._push = camera.push
         self._taps = taps
-        self._clock = ClockMap(contract.format.clock)
-        self.clock_moves = self._clock.moves  # against CLOCK_MONOTONIC, so that it is sampled before a frame is judged
+        self.clock = ClockMap(contract.format.clock)
         self._slots: Slots | None = None
         self._private: DeviceBuffer | None = None
         self._submits: list[Submit | None] = []
@@ -94,28 +94,26 @@ class CameraStream:
 
     def sample_clock(self, now_ns: int) -> None:
         """Tells the session machine the clock's present offset, before it judges a frame's age."""
-        self._contract.clock_offset_ns = -self._clock.to_monotonic(0, now_ns)
+        self._contract.clock_offset_ns = -self.clock.to_monotonic(0, now_ns)
 
     @property
     def refused_age_ns(self) -> int | None:
         """Age of the last frame refused for its age, negative when it lay in the future; None: there was none."""
         return self._contract.refused_age_ns
 
-    @property
-    def clock_error_ns(self) -> int:
-        """Bound on the error of this stream's times in CLOCK_MONOTONIC."""
-        return self._clock.error_ns
-
     def receive(self, submit: Submit, now_ns: int) -> Waiting:
         """The session machine has taken the frame over; it is the daemon's from here."""
         self._submits[submit.slot] = submit
         self._received_ns[submit.slot] = now_ns
-        sof_ns = self._clock.to_monotonic(submit.sof_ns, now_ns) if self.clock_moves else submit.sof_ns
+        sof_ns = self.clock.to_monotonic(submit.sof_ns, now_ns) if self.clock.moves else submit.sof_ns
         return Waiting(self.position, submit.slot, submit.generation, submit.sequence, sof_ns)
 
     def forward(self, frame: Waiting, now_ns: int, fences: InFences, descriptor: int | None) -> None:
         """Lets the frame run once its pixels are ready; `descriptor` is its in-fence, owned from here."""
-        if descriptor is None:
+        assert self._slots is not None
+        if descriptor is None and self._slots.dma_bufs[frame.slot] is None:
+            self._ready(frame)
+        elif descriptor is None:
             self._written(frame, fences)
         else:
             fences.wait(descriptor, now_ns, lambda outcome: self._fenced(frame, outcome, fences))
@@ -129,8 +127,7 @@ class CameraStream:
 
     def _written(self, frame: Waiting, fences: InFences) -> None:
         """A dma-buf's writers that the kernel knows of are waited for too, then caches are brought in line."""
-        assert self._slots is not None
-        dma_buf = self._slots.dma_bufs[frame.slot]
+        dma_buf = self._dma_buf(frame.slot)
         if dma_buf is None:
             self._ready(frame)
         elif not dma_buf.is_written():
@@ -188,7 +185,7 @@ class CameraStream:
     def _word_holds(self, slot: int) -> bool:
         assert self._slots is not None
         submit = self._submits[slot]
-        return submit is not None and self._slots.control_word(slot) == submit.control_word
+        return submit is not None and self._slots.control_words[slot] == submit.control_word
 
     def start(self, frame: Waiting) -> None:
         """The device has the frame."""

@@ -46,23 +46,23 @@ def sample(clock: ClockId, read_ns: ReadClock = time.clock_gettime_ns) -> Offset
 
 
 class ClockMap:
-    """Converts one stream's times; samples its clock at most every 100 ms."""
+    """Converts one stream's times; samples its clock at most every 100 ms.
+
+    error_ns: bound on the error of the last conversion. moves: whether it is another clock than CLOCK_MONOTONIC.
+    """
 
     def __init__(self, clock: ClockId, read_ns: ReadClock = time.clock_gettime_ns) -> None:
         self.moves = clock is not ClockId.MONOTONIC
+        self.error_ns = 0
         self._clock = clock
         self._read_ns = read_ns
         self._sampled_ns = -_SAMPLE_AGAIN_NS
         self._offset = Offset(0, 0)
 
-    @property
-    def error_ns(self) -> int:
-        """Bound on the error of the last conversion."""
-        return self._offset.error_ns
-
     def to_monotonic(self, time_ns: int, now_ns: int) -> int:
         """`time_ns` in the camera's clock as CLOCK_MONOTONIC; `now_ns` is CLOCK_MONOTONIC now."""
         if now_ns - self._sampled_ns >= _SAMPLE_AGAIN_NS:
             self._offset = sample(self._clock, self._read_ns)
+            self.error_ns = self._offset.error_ns
             self._sampled_ns = now_ns
         return time_ns - self._offset.offset_ns

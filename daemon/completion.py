@@ -58,7 +58,11 @@ class Run:
 
     def torn(self) -> set[Waiting]:
         """The frames that are not what was submitted; asked once the fence has signalled."""
-        return {frame for source, frame in self.frames if not source.is_intact(frame)}
+        torn = set()
+        for source, frame in self.frames:
+            if not source.is_intact(frame):
+                torn.add(frame)
+        return torn
 
 
 class Inspection:
@@ -103,7 +107,7 @@ def make_receipt(run: Run, model_digest: bytes, state_epoch: int, flags: ResultF
         device_started_ns=fence.started_ns,
         device_completed_ns=fence.completed_ns,
         published_ns=published_ns,
-        clock_error_ns=timeline.clock_error_ns + max([source.clock_error_ns for source, _ in run.frames]),
+        clock_error_ns=timeline.clock_error_ns + max([source.clock.error_ns for source, _ in run.frames]),
         aux_ages_ns=run.aux_ages_ns[:MAX_AUX_AGES],
         frames=tuple([source.receipt(frame) for source, frame in run.frames]),
     )

@@ -228,11 +228,12 @@ class Peer:
             return
         if received is None:
             return
-        if not received.data and events & _GONE:
-            received.descriptors.close()
+        packet, descriptors, truncated = received
+        if not packet and events & _GONE:
+            descriptors.close()
             self.close()
         else:
-            self._take(received.data, received.descriptors, received.truncated)
+            self._take(packet, descriptors, truncated)
 
     def _take(self, packet: memoryview, descriptors: Descriptors, truncated: bool) -> None:
         now_ns = time.monotonic_ns()
@@ -253,7 +254,8 @@ class Peer:
         finally:
             if not self._refused:
                 self.last_heard_ns = now_ns
-            descriptors.close()
+            if descriptors:
+                descriptors.close()
 
     def _dispatch(self, event: Event, descriptors: Descriptors, now_ns: int) -> None:
         match event:

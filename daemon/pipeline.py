@@ -44,6 +44,7 @@ class Pipeline:
         self, model: LoadedModel, accelerator: Accelerator, ring: ResultRing, config: Config, dispatcher: Dispatcher
     ) -> None:
         self.model = model
+        self._digest = model.digest
         self.ring = ring
         self.state_epoch = 1
         self.on_publish: Publish = lambda receipt, slot, sequence: None
@@ -116,7 +117,7 @@ class Pipeline:
         if self._paused or self.degradation.mode is _STOPPED:
             self._give_back(frame)
             return
-        self._intake.offer(frame, time.monotonic_ns(), busy=self.busy)
+        self._intake.offer(frame, time.monotonic_ns(), busy=self._run is not None)
         self._dispatcher.pump()
 
     def pause(self) -> None:
@@ -297,7 +298,7 @@ class Pipeline:
             return
         if run.fence.status is _SIGNALED:
             self._run = None
-            self.counters.fences_signaled += 1
+            self._intake.counters.fences_signaled += 1
             self._complete(run)
         elif run.fence.quiet:
             self._run = None
@@ -349,8 +350,8 @@ class Pipeline:
     def _publish(self, run: Run, flags: ResultFlag) -> None:
         slot, sequence = self.ring.publish(run.outputs.views)
         published_ns = time.monotonic_ns()
-        receipt = make_receipt(run, self.model.digest, self.state_epoch, flags, published_ns)
-        counters, missed = self.counters, not receipt.deadline_met
+        receipt = make_receipt(run, self._digest, self.state_epoch, flags, published_ns)
+        counters, missed = self._intake.counters, not receipt.deadline_met
         counters.published += 1
         counters.deadline_missed += missed
         self.on_publish(receipt, slot, sequence)  # what nobody waits for comes after it

@@ -240,7 +240,7 @@ class Service:
 
     def _publisher(self, model: str) -> Publish:
         def publish(receipt: Receipt, slot: int, sequence: int) -> None:
-            for subscription in self.subscriptions(model):
+            for subscription in tuple(self._subscriptions.get(model, ())):  # it may end by what it is sent
                 subscription.deliver(receipt, slot, sequence)
             self.switching.probation.count(model, receipt.flags)
 

@@ -62,6 +62,7 @@ class Slots:
     """The registered slots of one stream, mapped read-only. The descriptors are no longer needed once it is made.
 
     `dma_bufs`: for each slot its dma-buf, None where it is a memfd.
+    `control_words`: for each slot its control word now, odd while the camera writes.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Slots:
     ) -> None:
         """Checks and maps. Raises BufferRefused; then nothing stays mapped."""
         self._lease = _map_lease(lease_page, len(buffers))
-        self._words = self._lease.view.cast("Q")
+        self.control_words = self._lease.view.cast("Q")[:: LEASE_BYTES // 8]
         _refuse_shared((lease_page, *buffers))
         mapped = [_map_buffer(format, descriptor, index) for index, descriptor in enumerate(buffers)]
         mappings = [mapping for mapping, _ in mapped]
@@ -84,10 +85,6 @@ class Slots:
     def zero_copy(self) -> bool:
         """Whether the device reads the camera's memory itself."""
         return all(buffer.zero_copy for buffer in self.buffers)
-
-    def control_word(self, slot: int) -> int:
-        """The slot's control word now: odd while the camera writes."""
-        return self._words[slot * LEASE_BYTES // 8]
 
 
 def _map_lease(descriptor: int, slots: int) -> Mapping:

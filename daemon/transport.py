@@ -32,36 +32,26 @@ class Credentials(NamedTuple):
     gids: frozenset[int]
 
 
-class Descriptors:
+class Descriptors(list[int]):
     """The descriptors that came with one packet."""
-
-    def __init__(self, received: Sequence[int] = ()) -> None:
-        self._held = list(received)
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     @property
     def held(self) -> tuple[int, ...]:
         """The descriptors; they stay owned by this object."""
-        return tuple(self._held)
+        return tuple(self)
 
     def take(self, index: int) -> int:
         """Hands one descriptor over to the caller. The others move up."""
-        return self._held.pop(index)
+        return self.pop(index)
 
     def close(self) -> None:
         """Closes what was not taken."""
-        while self._held:
-            os.close(self._held.pop())
+        while self:
+            os.close(self.pop())
 
 
-class Received(NamedTuple):
-    """One packet; `truncated` when it or its descriptors were more than fits."""
-
-    data: memoryview
-    descriptors: Descriptors
-    truncated: bool
+Received = tuple[memoryview, Descriptors, bool]
+"""One packet, its descriptors, and whether it or they were more than fits."""
 
 
 class Receiver:
@@ -80,12 +70,12 @@ class Receiver:
             size, ancillary, flags, _ = connection.recvmsg_into(self._buffers, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return None
-        held: list[int] = []
+        held = Descriptors()
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(data) - len(data) % _DESCRIPTOR_BYTES
                 held.extend(array.array("i", data[:whole]))
-        return Received(self._view[:size], Descriptors(held), bool(flags & _CUT))
+        return self._view[:size], held, bool(flags & _CUT)
 
 
 def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = ()) -> bool:

@@ -140,7 +140,7 @@ class Turns:
             if claim.width > self._free():
                 waiting.append(claim)
                 continue
-            retry_ns = self._held_until(claim, waiting, now_ns)
+            retry_ns = self._held_until(claim, waiting, now_ns) if len(self._claims) > 1 else None
             if retry_ns is None:
                 return claim
             self._note_held(claim)
@@ -167,7 +167,7 @@ class Turns:
         return sum(claim.run_ns * claim.width / claim.period_ns for claim in known) / self.places
 
     def _free(self) -> int:
-        return self.places - sum([busy.width for busy in self._running.values()])
+        return self.places - sum([busy.width for busy in self._running.values()]) if self._running else self.places
 
     def _held_until(self, claim: Claim, waiting: list[Claim], now_ns: int) -> int | None:
         concerned = [other for other in self._claims if other.priority > claim.priority or other in waiting]

@@ -133,11 +133,13 @@ class Driver(ABC, Generic[L]):
     def submit(self, executable: Executable, bindings: Bindings) -> Fence:
         if not isinstance(executable, self.kind) or bindings.graph is not executable.graph:
             raise HalError(HalCode.BINDING, "the bindings were made for another module")
-        bindings.require_complete()
+        if bindings.missing:
+            bindings.require_complete()
         with self._gate:
             if executable.lost is not None:
                 self.latch(executable.lost)
-            self._refuse_latched()
+            if self._latched is not None:
+                self._refuse_latched()
             return executable.submit(bindings)
 
     def check(self, now_ns: int) -> HalError | None:

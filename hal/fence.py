@@ -147,7 +147,7 @@ class Timeline:
     def room(self) -> bool:
         """Whether one more run fits; settles the fence whose slot would be reused."""
         value = self.issued + 1
-        if value - self.value > self.slots:
+        if value - self._word[0] > self.slots:
             return False
         old = self._fences[value % self.slots]
         if old is not None:
@@ -185,7 +185,12 @@ class Timeline:
         else:
             fence.started_ns = self._records[record + RECORD_STARTED]
             fence.completed_ns = self._records[record + RECORD_COMPLETED]
-            self._close(fence, self._records[record + RECORD_STATUS])
+            status = self._records[record + RECORD_STATUS]
+            if status == RUN_OK:
+                fence.status = _SIGNALED
+            else:
+                fence.error = _failed(fence, status)
+                fence.status = FenceStatus.ERROR
         self._forget(slot, fence)
 
     def drain(self) -> None:
@@ -258,15 +263,12 @@ class Timeline:
         """A time of the device's clock in CLOCK_MONOTONIC, within `clock_error_ns`."""
         return device_ns + self.clock_offset_ns
 
-    def _close(self, fence: Fence, status: int) -> None:
-        if status == RUN_OK:
-            fence.status = _SIGNALED
-            return
-        code = HalCode.RUN_CANCELLED if status == RUN_CANCELLED else HalCode.DEVICE_LOST
-        fence.error = HalError(code, f"run {fence.value} ended with device status {status}")
-        fence.status = FenceStatus.ERROR
-
     def _forget(self, slot: int, fence: Fence) -> None:
         if self._fences[slot] is fence:
             self._fences[slot] = None
             self._kept[slot] = None
+
+
+def _failed(fence: Fence, status: int) -> HalError:
+    code = HalCode.RUN_CANCELLED if status == RUN_CANCELLED else HalCode.DEVICE_LOST
+    return HalError(code, f"run {fence.value} ended with device status {status}")
