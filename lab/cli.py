@@ -51,7 +51,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except (CompileRefused, signing_refusal.Refused, LogRefused, ScenarioRefused) as refusal:
         text = _refusal_text(refusal.code.value, refusal, refusal.todo, as_json=arguments.json)
     except client_errors.Refused as refusal:
-        code = refusal.code.name.lower().replace("_", "-")
+        code, refusal.what = refusal.named
         text = _refusal_text(code, refusal, refusal.action, as_json=arguments.json)
     except BrokenPipeError:
         raise
