@@ -17,6 +17,7 @@ from abi.graph import Graph, GraphError, decode
 from daemon.config import Config, Peers
 from daemon.image import verify_tree
 from daemon.models import describe_machine
+from daemon.trials import verdicts
 from daemon.trust_store import STATE_NAME
 from hal.accelerator import Accelerator, open_accelerator
 from hal.error import HalError
@@ -197,6 +198,10 @@ class _Look:
     def _model(self, path: str, bundle: VerifiedBundle, graph: Graph) -> Iterator[Finding]:
         stated = bundle.statement.model
         streams = [one.stream for one in graph.frames]
+        verdict = verdicts(self._config.state_directory).get(bundle.digest) if self._is_ours else None
+        if verdict is not None:
+            what = f"{path}: {verdict}: a start takes what served before it, where that may serve"
+            yield Finding("bundle_paths", what, "name another release; `fenced activate` tries it again", blocks=False)
         if any(one["name"] == stated.name for one in self.models):
             todo = "name one bundle of each model"
             yield Finding("bundle_paths", f"{path}: a second bundle of {stated.name}", todo)

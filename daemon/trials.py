@@ -174,15 +174,31 @@ class Trials:
             del self._trials[next(iter(self._trials))]
 
     def _read(self) -> dict[str, Trial]:
-        if not os.path.lexists(self._path):
-            return {}
         try:
-            found = json.loads(store.read_file(self._path, limit_bytes=_LIMIT_BYTES))
-            trials = [_decode(one) for one in found]
-        except (Refused, ValueError, TypeError, KeyError, RecursionError) as error:
+            return _load(self._path)
+        except _UNREADABLE as error:
             self._audit.append("trials.ignored", {"reason": f"{type(error).__name__}: {error}"[:512]})
             return {}
-        return {trial.digest: trial for trial in trials}
+
+
+_UNREADABLE = (Refused, ValueError, TypeError, KeyError, RecursionError)
+
+
+def verdicts(state_directory: str) -> dict[str, str]:
+    """The releases, by digest, that a start would not try again. Of a file that cannot be read, as a start, none."""
+    try:
+        trials = _load(os.path.join(state_directory, STATE_NAME))
+    except _UNREADABLE:
+        return {}
+    return {trial.digest: trial.verdict for trial in trials.values() if trial.verdict}
+
+
+def _load(path: str) -> dict[str, Trial]:
+    """Raises one of _UNREADABLE."""
+    if not os.path.lexists(path):
+        return {}
+    trials = [_decode(one) for one in json.loads(store.read_file(path, limit_bytes=_LIMIT_BYTES))]
+    return {trial.digest: trial for trial in trials}
 
 
 _WORDS = {

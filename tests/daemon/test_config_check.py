@@ -121,6 +121,16 @@ def test_a_floor_that_the_vehicle_has_reached_counts(tmp_path: Path, maker: Bund
     assert "rollback" in answer["findings"][0]["what"]
 
 
+def test_a_release_that_was_taken_back_is_told_of(tmp_path: Path, maker: BundleMaker) -> None:
+    old, new = maker.write(TinyModel()), maker.write(TinyModel(version="2.0.0", release=2))
+    with DaemonThread(tmp_path, [old], maker, more=STREAM) as daemon, daemon.control() as control:
+        control.activate(new)
+        control.rollback()
+    answer = checked(tmp_path, [new], maker)
+    assert (answer["passed"], found(answer)) == (True, [("bundle_paths", "note")])
+    assert f"{new}: rolled-back: " in answer["findings"][0]["what"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_a_state_folder_of_another_user_is_left_alone_and_said(tmp_path: Path, maker: BundleMaker) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
