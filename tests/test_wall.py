@@ -14,7 +14,8 @@ import pytest
 
 from client.camera import Camera
 from client.consumer import Consumer
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.clients import LIMIT_S
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from tests.support.bundles import PIXELS, BundleMaker, TinyModel, frame_format
 
 ROOT = Path(__file__).parents[1]
@@ -83,17 +84,17 @@ def test_the_wheel_alone_serves_a_frame(tmp_path: Path) -> None:
     model = TinyModel()
     frame_pixels = np.arange(PIXELS, dtype=np.uint8)
     with (
-        DaemonProcess(tmp_path / "daemon", [maker.write(model)], maker.root_path, ["road"]) as daemon,
-        Consumer.subscribe(daemon.sockets / "consumer.sock", model.name) as consumer,
-        Camera.open(daemon.sockets / "camera.sock", "road", frame_format()) as camera,
+        DaemonProcess(tmp_path / "daemon", [maker.write(model)], maker.root_path, ["road"], limits=PATIENT) as daemon,
+        Consumer.subscribe(daemon.sockets / "consumer.sock", model.name, timeout_s=LIMIT_S) as consumer,
+        Camera.open(daemon.sockets / "camera.sock", "road", frame_format(), timeout_s=LIMIT_S) as camera,
     ):
         if os.geteuid() == 0:  # to others the daemon's memory is closed (daemon.privacy)
             assert Path(f"/proc/{daemon.pid}/exe").resolve() == Path(sys.executable).resolve()
             maps = Path(f"/proc/{daemon.pid}/maps").read_text()
             assert str(VEHICLE) in maps
             assert not any(f"/{module}/" in maps for module in ("onnxruntime", "ziglang", "tinygrad"))
-        frame = camera.acquire(1.0)
+        frame = camera.acquire(LIMIT_S)
         frame.pixels[:] = frame_pixels
         camera.submit(frame, 1, time.monotonic_ns())
-        delivery = consumer.recv(5.0)
+        delivery = consumer.recv(LIMIT_S)
     assert np.array_equal(delivery.outputs["values"].reshape(-1), model.values(frame_pixels).reshape(-1))

@@ -17,7 +17,7 @@ from abi.colour import ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, 
 from abi.format import make_format
 from abi.stream_format import StreamFormat
 from lab.compile.compiler import compile_spec
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.sign.sign import sign_bundle
 from lab.sign.throwaway import sign_throwaway
 
@@ -100,5 +100,5 @@ def served_corners(
 ) -> Iterator[DaemonProcess]:
     """A daemon from the vehicle environment that serves one such model for each stream."""
     bundles, root = corner_bundles(folder, streams)
-    with DaemonProcess(folder / "daemon", bundles, root, list(streams), vehicle=vehicle) as daemon:
+    with DaemonProcess(folder / "daemon", bundles, root, list(streams), limits=PATIENT, vehicle=vehicle) as daemon:
         yield daemon

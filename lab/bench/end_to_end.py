@@ -36,7 +36,7 @@ from lab.compile.compiler import compile_spec
 from lab.compile.model import load_model
 from lab.compile.spec_toml import load_spec
 from lab.compile.target import open_target
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.hil.served import as_camera, read_model
 from lab.replay.drive import Drive, outputs_bytes, pace
 from lab.sign.throwaway import sign_throwaway
@@ -85,7 +85,7 @@ def _row(spec: Path, name: str, frames: int, vehicle: Path) -> Row:
     stream_format = as_camera(model.streams[STREAM])
     picture = np.random.default_rng(1).integers(0, 256, stream_format.buffer_bytes, np.uint8)
     with (
-        DaemonProcess(spec.parent / "daemon", [bundle], root, [STREAM], vehicle=vehicle) as daemon,
+        DaemonProcess(spec.parent / "daemon", [bundle], root, [STREAM], limits=PATIENT, vehicle=vehicle) as daemon,
         Drive(daemon.sockets, STREAM, stream_format, model.name) as drive,
         modeld(pickled, picture) as peer,
     ):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lab.bench.busy import busy
 from lab.bench.corner import corner_bundles, corner_format
 from lab.bench.row import Row, quantile
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.replay.drive import Drive, pace
 
 STREAM = "front"
@@ -51,7 +51,7 @@ def _measure(folder: Path, frames: int, vehicle: Path) -> list[Row]:
         for name in ("ordinary", "realtime"):
             wanted, device = (REALTIME, DEVICE) if name == "realtime" else (None, None)
             daemon = DaemonProcess(
-                folder / name, bundles, root, [STREAM], realtime=wanted, device=device, vehicle=vehicle
+                folder / name, bundles, root, [STREAM], limits=PATIENT, realtime=wanted, device=device, vehicle=vehicle
             )
             stack.enter_context(daemon)
             drives[name] = stack.enter_context(Drive(daemon.sockets, STREAM, corner_format(RATE_HZ), STREAM))

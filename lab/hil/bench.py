@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from abi.stream_format import StreamFormat
 from client.camera import Camera
 from lab.hil.clients import Sockets
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.hil.probe import TinyModel
 from lab.hil.probe_lab import ProbeLab
 from lab.hil.served import ServedModel, as_camera, read_model, served_models
@@ -47,8 +47,8 @@ PROBES: Final[Mapping[str, TinyModel]] = MappingProxyType(
 )
 """What a bench serves: the probe models by name, each on streams of its own."""
 
-LIMITS: Final[Mapping[str, int]] = MappingProxyType({"max_age_ms": 60_000})
-"""Of a bench's daemon. Frames may be old: a busy machine is no fault."""
+LIMITS: Final[Mapping[str, int]] = PATIENT
+"""Of a bench's daemon."""
 
 
 class Need(Enum):

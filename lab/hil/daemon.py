@@ -17,12 +17,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 VEHICLE = Path(sys.prefix) / "vehicle"
 """The vehicle environment that the Makefile makes inside the lab's."""
+PATIENT = MappingProxyType({"max_age_ms": 60_000})
+"""Limits for a daemon whose frames may be old: a machine that stands still for a while is no fault of theirs."""
 START_LIMIT_S = 60.0
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 30.0
 
 
 class DaemonFailed(Exception):
@@ -46,7 +48,7 @@ class DaemonProcess:
 
     def __init__(self, folder: Path, bundles: Sequence[Path], root: Path,
                  streams: Sequence[str] | Mapping[str, Mapping[str, object]], *,
-                 limits: dict[str, int] | None = None, device: dict[str, str | int | list[int]] | None = None,
+                 limits: Mapping[str, int] | None = None, device: dict[str, str | int | list[int]] | None = None,
                  realtime: Mapping[str, object] | None = None, directories: Sequence[Path] = (),
                  vehicle: Path = VEHICLE) -> None:  # fmt: skip
         self.folder = folder.resolve()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.hil.clients import LIMIT_S, Sockets
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.hil.pixel_probe import SIDE, PixelProbe, build
 from lab.hil.probe_lab import ProbeLab
 
@@ -38,7 +38,7 @@ class PixelBench:
         lab = ProbeLab(folder / "lab")
         probes = build(folder / "specs", lab)
         bundles = [probe.bundle for probe in probes.values()]
-        limits = {"max_age_ms": 60_000}
+        limits = PATIENT
         with DaemonProcess(
             folder / "daemon", bundles, lab.root_path, list(probes), limits=limits, vehicle=vehicle
         ) as daemon:

@@ -16,7 +16,7 @@ from typing import Any
 
 from daemon.audit import AuditBroken, verify
 from lab.hil.clients import Sockets
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.hil.events import Conductor
 from lab.hil.measure import Check, judge, measures
 from lab.hil.releases import prepare
@@ -102,7 +102,7 @@ def _venue(scenario: Scenario, folder: Path, attached: Attached | None, vehicle:
     folder.mkdir(parents=True, exist_ok=True)
     bundles, root = prepare(scenario.daemon, folder)
     streams = list(read_model(bundles[0]).streams)
-    limits = {"max_age_ms": 60_000, **(scenario.daemon.limits or {})}
+    limits = {**PATIENT, **(scenario.daemon.limits or {})}
     with DaemonProcess(folder / "daemon", bundles[:1], root, streams, limits=limits, vehicle=vehicle) as daemon:
         yield _Venue(Sockets(daemon.sockets), daemon, bundles, daemon.audit_path)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from lab.compile.compiler import compile_spec
 from lab.folder import make_anew
-from lab.hil.daemon import VEHICLE, DaemonProcess
+from lab.hil.daemon import PATIENT, VEHICLE, DaemonProcess
 from lab.image.emulated import EmulatedMachine, EmulationMissing
 from lab.image.sign import sign_image
 from lab.image.target import ImageTarget
@@ -99,7 +99,7 @@ def run(machine: EmulatedMachine, folder: Path) -> None:
     _selftest(machine)
     _refuse_the_other(machine)
     log_path = folder / "made/drive.mcap"
-    with DaemonProcess(folder / "made/native", [made.native], made.root, [STREAM]) as daemon:
+    with DaemonProcess(folder / "made/native", [made.native], made.root, [STREAM], limits=PATIENT) as daemon:
         native = _film(
             [str(VEHICLE / "bin/python")], str(next(VEHICLE.glob("lib/python*/site-packages"))), daemon.sockets
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from abi.messages import OpenStream, decode
 from abi.packet import Kind
-from lab.hil.daemon import DaemonProcess
+from lab.hil.daemon import PATIENT, DaemonProcess
 from lab.replay.log import LogReader
 from lab.replay.played import owner
 
@@ -21,7 +21,7 @@ def served(bundle: Path, root: Path, streams: Sequence[str]) -> Iterator[Path]:
     """The sockets of a daemon that serves `bundle`, trusted by `root`. Raises DaemonFailed."""
     with (
         tempfile.TemporaryDirectory(prefix="fenced-replay-") as folder,
-        DaemonProcess(Path(folder), [bundle], root, streams) as daemon,
+        DaemonProcess(Path(folder), [bundle], root, streams, limits=PATIENT) as daemon,
     ):
         yield daemon.sockets
 

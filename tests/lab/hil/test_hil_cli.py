@@ -14,7 +14,7 @@ import pytest
 from lab.cli import main
 from lab.hil import report as reports
 from lab.hil.bench import Bench, Need
-from lab.hil.daemon import DaemonProcess
+from lab.hil.daemon import PATIENT, DaemonProcess
 from lab.hil.faults.fault import try_fault
 from lab.hil.faults.index import FAULTS
 from lab.hil.run import Attached, play
@@ -114,7 +114,8 @@ def test_probes_are_signed_for_a_daemon_of_ones_own(
     assert main(["hil", "probes", "-o", str(folder)]) == 0
     bundles = sorted(folder.glob("*.fenced"))
     streams = re.findall(r"\[stream\.(\w+)\]", capsys.readouterr().out)
-    with DaemonProcess(tmp_path / "d", bundles, folder / "root.json", streams, vehicle=vehicle_program) as daemon:
+    root = folder / "root.json"
+    with DaemonProcess(tmp_path / "d", bundles, root, streams, limits=PATIENT, vehicle=vehicle_program) as daemon:
         words = ["hil", "faults", "runtime/1", "runtime/6", "--sockets", str(daemon.sockets), "--lab", str(folder)]
         assert main(words) == 0
     assert "2 of 2 answered rightly" in capsys.readouterr().out

@@ -234,7 +234,7 @@ def test_the_command_serves_both_bundles_itself(
     second = maker.write(TinyModel(number=5), "second.fenced")
     served = []
 
-    def serve(folder: Path, bundles: list[Path], root: Path, streams: list[str]) -> DaemonThread:
+    def serve(folder: Path, bundles: list[Path], root: Path, streams: list[str], **more: object) -> DaemonThread:
         served.append((bundles, root, streams))
         return DaemonThread(folder, bundles, maker)
 
