@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,6 +53,22 @@ class Due:
         if left:
             setattr(self, name, left - 1)
         return bool(left)
+
+
+@contextmanager
+def _written_as_it_goes(camera: Camera, slot: int) -> Iterator[None]:
+    """The camera begins to write its slot anew while the Submit is on its way: in time, however quick the daemon is."""
+    connection, send = camera._connection, camera._connection.send
+
+    def send_and_write(packet: bytes, descriptors: Sequence[int] = ()) -> None:
+        raise_control_word(camera, slot)
+        send(packet, descriptors)
+
+    connection.send = send_and_write  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        connection.send = send  # type: ignore[method-assign]
 
 
 @dataclass
@@ -150,22 +166,17 @@ class Stage:
         camera = self.camera
         assert camera is not None
         if self.due.take("overwrite"):
-            fence = os.eventfd(0)
-            try:
-                camera.submit(frame, sequence, sof_ns, in_fence=fence)  # held until it is overwritten
-                raise_control_word(camera, slot)
-                os.eventfd_write(fence, 1)
-                release = self._settled(sequence)
-            finally:
-                os.close(fence)
+            with _written_as_it_goes(camera, slot):
+                camera.submit(frame, sequence, sof_ns)
+            release = self._settled(sequence)
             raise_control_word(camera, slot)  # written: even again
             return release
         if self.due.take("fence"):
             reader, writer = os.pipe()
             try:
-                camera.submit(frame, sequence, sof_ns, in_fence=reader)
-                if self.due.fence_outcome == "error":
+                if self.due.fence_outcome == "error":  # before it is sent: later it might be after the fence's time
                     os.close(writer)
+                camera.submit(frame, sequence, sof_ns, in_fence=reader)
                 return self._settled(sequence)
             finally:
                 os.close(reader)

@@ -63,7 +63,11 @@ def test_a_frame_waits_for_the_writers_that_the_kernel_knows_of(
 ) -> None:
     exporter = SeemingExporter(monkeypatch)
     buffer = exporter.export(PIXELS)
-    with DaemonThread(tmp_path, [maker.write(MODEL)], maker) as daemon, daemon.camera(buffers=[buffer]) as camera:
+    more = "[limits]\nin_fence_timeout_ms = 30000\n"
+    with (
+        DaemonThread(tmp_path, [maker.write(MODEL)], maker, more=more) as daemon,
+        daemon.camera(buffers=[buffer]) as camera,
+    ):
         done = exporter.write_later(buffer)
         submit(camera, 1, picture(1))
         held = daemon.wait_for(lambda status: status["streams"]["road"]["held"] == 1)

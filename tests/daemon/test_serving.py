@@ -239,7 +239,8 @@ def test_a_signalled_in_fence_lets_its_frame_run(tmp_path: Path, maker: BundleMa
     ("case", "reason"), [("error", "fence-error"), ("never", "fence-timeout"), ("file", "not-a-fence")]
 )
 def test_a_frame_without_a_good_in_fence_never_runs(tmp_path: Path, maker: BundleMaker, case: str, reason: str) -> None:
-    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker) as daemon, daemon.camera() as camera:
+    more = "[limits]\nin_fence_timeout_ms = 30000\n" if case == "error" else ""  # it ends before its time is over
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon, daemon.camera() as camera:
         reader, writer = os.pipe()
         fence = os.open("/dev/null", os.O_RDONLY) if case == "file" else reader
         submit(camera, 1, picture(1), in_fence=fence)

@@ -13,15 +13,15 @@ __all__ = ["FAULTS"]
 
 
 def fences(bench: Bench) -> str:
-    """An in-fence that ends in an error (a pipe whose writer goes away), and one that never signals."""
+    """An in-fence that ends in an error (a pipe whose writer has gone), and one that never signals."""
     before = bench.status()["streams"].get(bench.stream, {}).get("reasons", {})
     with bench.open_first() as camera:
         for sequence, case in enumerate(("error", "never"), 1):
             reader, writer = os.pipe()
             try:
-                submit(camera, sequence, bench.noise(sequence), in_fence=reader)
-                if case == "error":
+                if case == "error":  # before it is sent: later it might be after the fence's time
                     os.close(writer)
+                submit(camera, sequence, bench.noise(sequence), in_fence=reader)
                 ledger = ended(camera)
             finally:
                 os.close(reader)
