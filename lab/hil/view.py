@@ -86,8 +86,11 @@ class LogView(NoiseView):
         super().__init__(0)
         self._reader = LogReader(path)
         self._frames = self._pixels()
-        opened = next((one.data for one in self._reader.messages() if one.kind == "format"), None)
-        declared = opened and messages.decode(Kind.OPEN_STREAM, opened)
+        opened = {one.topic: one.data for one in self._reader.messages() if one.kind == "format"}
+        if len(opened) > 1:
+            found, todo = ", ".join(topic.split("/")[2] for topic in opened), "record or import one camera alone"
+            raise _refused("camera.frames", "a log of one camera", found, todo)
+        declared = messages.decode(Kind.OPEN_STREAM, *opened.values()) if opened else None
         if not isinstance(declared, messages.OpenStream) or next(self._pixels(), None) is None:
             raise _refused("camera.frames", "a log that holds frames", "none", "record it with its pixels")
         for field, expected, found in mismatches(format, declared.format):

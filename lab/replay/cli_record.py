@@ -6,7 +6,10 @@ import argparse
 import signal
 import threading
 import time
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,13 @@ from lab import numbers
 from lab.compile.spec_toml import load_spec
 from lab.json_text import json_text
 from lab.refusal import LabRefused
+from lab.replay.cameras import record_sets
 from lab.replay.drive import Drive, sockets_of
-from lab.replay.log import LogWriter
+from lab.replay.log import LogReader, LogWriter
+from lab.replay.pictures import cameras_of, sets_of
 from lab.replay.record import counted, record
 from lab.replay.refusal import LogRefusal, LogRefused
+from lab.replay.rig import Rig
 from lab.replay.served import served
 from lab.replay.snapshots import Snapshots
 from lab.replay.source import SOCKETS, FrameSource, LogSource, RawSource, RoadSource
@@ -54,10 +60,13 @@ def add_commands(commands: Any) -> None:
     make.add_argument("log", type=Path, help="the MCAP file, which must not exist")
     make.add_argument("--model", help="default: the spec's, or lane")
     make.add_argument("--spec", type=Path, help="with --input of raw frames: the spec.toml of the model that serves")
-    frames = "raw frames as the spec's one input lays them out, or a log of one camera (.mcap), recorded or imported"
+    frames = "raw frames as the spec's one input lays them out, or a log (.mcap), recorded or imported"
     make.add_argument("--input", type=Path, metavar="FRAMES", help=frames)
-    make.add_argument("--frames", type=numbers.count, help="default: all of a log's, otherwise 200")
-    rate = "0: as fast as frames settle"
+    stream = "with --input of a log: which of its cameras; may be given several times; default: all, together"
+    make.add_argument("--stream", action="append", default=[], help=stream)
+    frames = "of several cameras sets of frames; default: all of a log's, otherwise 200"
+    make.add_argument("--frames", type=numbers.count, help=frames)
+    rate = "of frames, or of sets; 0: as fast as they settle"
     make.add_argument("--rate-hz", type=numbers.rate_hz_or_0, default=DEFAULT_RATE_HZ, help=rate)
     make.add_argument("--seed", type=int, default=1, help="of the synthetic road, where there is no --input")
     make.add_argument("--sockets", type=Path, default=SOCKETS, help="the daemon's socket_directory")
@@ -125,34 +134,69 @@ def _drive(arguments: argparse.Namespace) -> int:
         raise LabRefused.options(
             "--bundle and --root", expected="a bundle with the root that trusts it", found="one of both"
         )
-    source, model, about = _source(arguments)
+    if arguments.stream and not _is_log(arguments.input):
+        raise LabRefused.options("--stream", expected="a log (.mcap) as --input, of which it is a camera", found="none")
+    counts = _drive_log(arguments) if _is_log(arguments.input) else _drive_source(arguments, *_source(arguments))
+    print(json_text(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
+    return 0
+
+
+def _is_log(path: Path | None) -> bool:
+    return path is not None and path.suffix == ".mcap"
+
+
+def _drive_source(arguments: argparse.Namespace, source: FrameSource, model: str, about: str) -> Counter[str]:
+    """Be one camera."""
     total = arguments.frames or (source.frames if isinstance(source, LogSource) else DEFAULT_FRAMES)
-    own = nullcontext(arguments.sockets)
     with (
-        served(arguments.bundle, arguments.root, [source.stream]) if arguments.bundle else own as sockets,
-        Drive(sockets_of(sockets), source.stream, source.format, model) as drive,
+        _sockets(arguments, [source.stream]) as sockets,
+        Drive(sockets, source.stream, source.format, model) as drive,
         LogWriter(arguments.log, about={"source": about}) as log,
         Progress(transient=True) as progress,
     ):
         task = progress.add_task("recording", total=total)
-        counts = record(
+        return record(
             drive, source, log, model, total, rate_hz=arguments.rate_hz or None,
             on_frame=lambda *_: progress.advance(task),
         )  # fmt: skip
-    print(json_text(counts) if arguments.json else f"{arguments.log}: " + counted(counts))
-    return 0
+
+
+def _drive_log(arguments: argparse.Namespace) -> Counter[str]:
+    """Be the cameras of a log: alone as any, several together."""
+    if (model := _model(arguments)) is None:
+        raise LabRefused.options(
+            "--input of a log", expected="the --model that it is played into, or its --bundle", found="neither"
+        )
+    reader, about = LogReader(arguments.input), f"frames of {arguments.input.name}"
+    opened, counts = cameras_of(reader, arguments.stream)
+    if len(opened) == 1:
+        ((stream, one),) = opened.items()
+        return _drive_source(arguments, LogSource(reader, one, counts[stream]), model, about)
+    with (
+        _sockets(arguments, list(opened)) as sockets,
+        Rig(sockets, opened, [model]) as rig,
+        LogWriter(arguments.log, about={"source": about}) as log,
+        Progress(transient=True) as progress,
+    ):
+        task = progress.add_task("recording", total=arguments.frames or max(counts.values()))
+        return record_sets(
+            rig, islice(sets_of(reader, opened), arguments.frames), log, model, rate_hz=arguments.rate_hz or None,
+            on_set=lambda done: progress.update(task, completed=done),
+        )  # fmt: skip
+
+
+@contextmanager
+def _sockets(arguments: argparse.Namespace, streams: list[str]) -> Iterator[Path]:
+    """Those of the daemon that serves, or of one that serves the bundle meanwhile."""
+    own = nullcontext(arguments.sockets)
+    with served(arguments.bundle, arguments.root, streams) if arguments.bundle else own as sockets:
+        yield sockets_of(sockets)
 
 
 def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
     """Where the frames come from, the model that takes them, and what the log says of it."""
     if arguments.input is None and arguments.spec is None:
         return RoadSource(arguments.seed), _model(arguments) or "lane", f"road seed {arguments.seed}"
-    if arguments.input is not None and arguments.input.suffix == ".mcap":
-        if (model := _model(arguments)) is None:
-            raise LabRefused.options(
-                "--input of a log", expected="the --model that it is played into, or its --bundle", found="neither"
-            )
-        return LogSource(arguments.input), model, f"frames of {arguments.input.name}"
     if arguments.input is None or arguments.spec is None:
         raise LabRefused.options(
             "--input and --spec", expected="raw frames with the spec that says how they lie, or a log (.mcap)",
@@ -162,7 +206,7 @@ def _source(arguments: argparse.Namespace) -> tuple[FrameSource, str, str]:
     if len(spec.inputs) != 1:
         raise LogRefused(
             LogRefusal.BAD_FRAMES, arguments.spec.name, expected="a spec with one [[input]]",
-            found=f"{len(spec.inputs)}", todo="drive several cameras with client.camera.Camera; record has one",
+            found=f"{len(spec.inputs)}", todo="play several cameras from a log: fenced-lab import makes one",
         )  # fmt: skip
     (given,) = spec.inputs
     source = RawSource(arguments.input, given.stream, given.stream_format, arguments.rate_hz or DEFAULT_RATE_HZ)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from abi import messages
@@ -63,6 +63,10 @@ class LoggedFrame:
     submit: Submit
     pixels: bytes | None
     logged_ns: int
+
+
+FrameSet = Sequence[tuple[int, LoggedFrame]]
+"""Frames that belong together, each with its start (ns): what counts is how far apart these are."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +169,13 @@ def _note(plan: Plan, start: Start, message: LogMessage) -> None:
         opened = messages.decode(Kind.OPEN_STREAM, message.data)
         known = plan.opened.setdefault(owner(message), opened)  # type: ignore[arg-type]
         if known != opened:
-            raise _changed(owner(message), "its format changed")
+            raise changed(owner(message), "its format changed")
     elif kind == "layout":
         layout = messages.decode(Kind.SUBSCRIBED, message.data)
         assert isinstance(layout, Subscribed)
         known_layout = plan.models.setdefault(owner(message), ModelPlan(layout)).layout
         if known_layout.outputs != layout.outputs:
-            raise _changed(owner(message), "its outputs changed")
+            raise changed(owner(message), "its outputs changed")
     elif kind == "submit":
         plan.frames += 1
         plan.submitted[owner(message)] += 1
@@ -221,7 +225,8 @@ def _is_right_before(taken: StateSnapshot, receipt: Receipt) -> bool:
     return taken.timeline == receipt.timeline and taken.fence_value == receipt.fence_value - 1
 
 
-def _changed(name: str, what: str) -> LogRefused:
+def changed(name: str, what: str) -> LogRefused:
+    """The refusal of a log in which `what` of a stream or a model changed."""
     return LogRefused(
         LogRefusal.FORMAT, f"{name}: {what} in the middle of the log", expected="one format and one layout throughout",
         found=what, todo="cut the log there: fenced-lab log cut",

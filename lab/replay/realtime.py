@@ -27,7 +27,7 @@ from lab.replay.rig import Rig
 SLOTS, QUEUE = 8, 4
 _SETTLE_S = 2.0
 Key = tuple[str, tuple[int, ...]]
-"""A result: its model, and the sequences of its frames as they are now."""
+"""A result: its model, and the sequences of its frames as they are now, rising: no two frames have the same."""
 
 
 def replay_in_real_time(
@@ -107,7 +107,7 @@ class _RealTime:
             return
         self._next += 1
         self._numbers[frame.stream, frame.submit.sequence, frame.submit.sof_ns] = self._next
-        self._rig.submit(frame, max(0, self._age_ns(frame)), self._next)
+        self._rig.submit([(0, frame)], self._next, age_ns=max(0, self._age_ns(frame)))
         self._report.frames += 1
 
     def _age_ns(self, frame: LoggedFrame) -> int:
@@ -126,7 +126,7 @@ class _RealTime:
         for frame in receipt.frames:
             found = (self._numbers.pop((stream, frame.sequence, frame.sof_ns), None) for stream in streams)
             numbers.append(next((number for number in found if number is not None), None))
-        known = tuple(number for number in numbers if number is not None)
+        known = tuple(sorted(number for number in numbers if number is not None))
         if known and len(known) == len(numbers):
             self._logged[model, known] = receipt, outputs
             self._match((model, known))
@@ -138,7 +138,7 @@ class _RealTime:
                     delivery = consumer.recv()
                 except TimeoutError:
                     break
-                key = model, tuple(frame.sequence for frame in delivery.receipt.frames)
+                key = model, tuple(sorted(frame.sequence for frame in delivery.receipt.frames))
                 self._ours[key] = delivery
                 self._match(key)
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from abi.colour import ClockId
 from abi.flat import Release, ReleaseStatus
 from abi.messages import DeliveryPolicy, OpenStream, SetAux
-from abi.packet import RefusalCode
+from abi.packet import HEADER_BYTES, RefusalCode
 from abi.snapshot import decode
-from client.camera import Camera
+from client.camera import Camera, Frame
 from client.consumer import Consumer, Delivery
 from client.control import Control
 from client.errors import Refused
 from lab.replay.compare import values_of
-from lab.replay.played import LoggedFrame, LoggedRun
+from lab.replay.played import FrameSet, LoggedFrame, LoggedRun
 from lab.replay.refusal import LogRefusal, LogRefused
 
 SLOTS = 4
@@ -160,15 +160,34 @@ class Rig:
         for value in run.aux:
             self.set_aux(value, run.receipt.submitted_ns - value.time_ns)
         self._sequence += 1
-        for frame, behind_ns in zip(frames, (max(sof_ns) - one for one in sof_ns), strict=True):
-            self.submit(frame, behind_ns, self._sequence)
+        self.submit(list(zip(sof_ns, frames, strict=True)), self._sequence)
         releases = [self._settled(frame.stream, self._sequence) for frame in frames]
         if any(release.status != ReleaseStatus.RUN for release in releases):
-            return Played(None, next(_status(one) for one in releases if one.status != ReleaseStatus.RUN))
+            return Played(None, next(status_of(one) for one in releases if one.status != ReleaseStatus.RUN))
         return Played(self._result(run.model, self._sequence), "run")
 
-    def submit(self, frame: LoggedFrame, behind_ns: int, sequence: int) -> None:
-        """Give one frame that starts `behind_ns` before now, later where the stream's time would not rise."""
+    def submit(self, frames: FrameSet, sequence: int, *, age_ns: int = 0, not_before_ns: int = 0) -> list[bytes]:
+        """Give frames that start exactly as far apart as the set says, the last of them `age_ns` ago.
+
+        They start later where a stream's time would not rise otherwise, and never before `not_before_ns`. Returns the
+        Submits that were sent.
+        """
+        slots = [self._filled(frame) for _, frame in frames]
+        last_ns = max(at_ns for at_ns, _ in frames)
+        behind_ns = [last_ns - at_ns for at_ns, _ in frames]
+        streams = [frame.stream for _, frame in frames]
+        rising_ns = [self._last_sof_ns.get(stream, 0) + 1 + one for stream, one in zip(streams, behind_ns, strict=True)]
+        begin_ns = max(time.monotonic_ns() - age_ns, not_before_ns, *rising_ns)
+        while (left_ns := begin_ns - time.monotonic_ns()) > 0:
+            time.sleep(left_ns / 1e9 + 1e-6)
+        packets = []
+        for stream, slot, one in zip(streams, slots, behind_ns, strict=True):
+            self._last_sof_ns[stream] = begin_ns - one
+            packets.append(self.cameras[stream].submit(slot, sequence, begin_ns - one)[HEADER_BYTES:])
+        return packets
+
+    def _filled(self, frame: LoggedFrame) -> Frame:
+        """A slot with the frame's pixels."""
         camera = self.cameras[frame.stream]
         given = camera.acquire(self.timeout_s)
         if frame.pixels is None or len(frame.pixels) != len(given.pixels):
@@ -179,11 +198,7 @@ class Rig:
                 todo="do not use this log; record it again",
             )  # fmt: skip
         given.pixels[:] = np.frombuffer(frame.pixels, np.uint8)
-        last_ns = self._last_sof_ns.get(frame.stream, 0)
-        while (sof_ns := time.monotonic_ns() - behind_ns) <= last_ns:
-            time.sleep((last_ns - sof_ns) / 1e9 + 1e-6)
-        self._last_sof_ns[frame.stream] = sof_ns
-        camera.submit(given, sequence, sof_ns)
+        return given
 
     def outputs(self, model: str, delivery: Delivery) -> dict[str, NDArray[Any]]:
         """A result's outputs as they are compared: bfloat16 as float32."""
@@ -207,6 +222,7 @@ class Rig:
                 return delivery
 
 
-def _status(release: Release) -> str:
+def status_of(release: Release) -> str:
+    """`run`, `late`, … and for a refused frame the refusal's code."""
     status = ReleaseStatus(release.status)
     return (status if status is not ReleaseStatus.REFUSED else RefusalCode(release.code)).name.lower()

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from abi.colour import ChromaSite, ClockId, Matrix, Primaries, Range, TimeMark, Transfer
 from abi.format import make_format
+from abi.messages import OpenStream
 from abi.stream_format import StreamFormat
 from lab.hil.nv12 import Nv12Layout
 from lab.hil.road import Camera, RoadCamera
 from lab.replay.log import LogReader
-from lab.replay.pictures import LoggedPicture, camera_of, pictures
+from lab.replay.pictures import LoggedPicture, pictures
 from lab.replay.refusal import LogRefusal, LogRefused
 
 SOCKETS = Path("/run/fenced")
@@ -86,33 +87,22 @@ class RawSource:
 
 
 class LogSource:
-    """The pictures of a log of one camera, recorded or imported, in its format; played round and round.
+    """The pictures of one camera of a log, recorded or imported, in its format; played round and round.
 
     They begin when they are submitted; the log's times are for `replay --real-time`.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises LogRefused where it is no whole log of one camera, or holds no pictures."""
-        self._reader = LogReader(path)
-        info = self._reader.info()
-        info.verify()
-        opened = camera_of(self._reader)
-        self.stream = opened.stream
+    def __init__(self, reader: LogReader, opened: OpenStream, frames: int) -> None:
+        """`opened`: which camera, and `frames` how many there are of it, both as `cameras_of` found them."""
+        self._reader, self.stream, self.frames = reader, opened.stream, frames
         self.format = replace(opened.format, clock=ClockId.MONOTONIC)
-        self.frames = info.counts.get(f"/camera/{self.stream}/pixels", 0)
-        """How many there are."""
-        if not self.frames:
-            raise LogRefused(
-                LogRefusal.BAD_FRAMES, path.name, expected="a log with pixels", found="none",
-                todo="record with pixels, or import a drive",
-            )  # fmt: skip
         self._pictures: Iterator[LoggedPicture] = iter(())
 
     def fill(self, pixels: NDArray[np.uint8], index: int) -> Mapping[str, float]:
         """Copy the next picture; what is known: its sequence in the log."""
         picture = next(self._pictures, None)
         if picture is None:
-            self._pictures = pictures(self._reader)
+            self._pictures = pictures(self._reader, self.stream)
             picture = next(self._pictures)
         pixels[:] = np.frombuffer(picture.pixels, np.uint8)
         return {"logged_sequence": picture.sequence}

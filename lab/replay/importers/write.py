@@ -1,12 +1,14 @@
-"""An imported drive into a log: the format, then for every frame a Submit and its pixels, and who stated the format.
+"""An imported drive into a log: formats, then for every frame a Submit and its pixels, and who stated the formats.
 
 There are no results in such a log. `fenced-lab drive --input LOG` plays it into a bundle and records what comes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from itertools import chain, islice
 from pathlib import Path
 
 from abi import messages
@@ -14,12 +16,12 @@ from abi.flat import SUBMIT, Submit
 from abi.messages import OpenStream
 from abi.packet import HEADER_BYTES
 from lab.json_text import json_text
-from lab.replay.importers.contract import Flags, Stated, settle
+from lab.replay.importers.contract import Flags, Stated, settle, spelled
 from lab.replay.importers.samples import LAYOUTS, Samples, pack
 from lab.replay.log import LogWriter
 from lab.replay.refusal import LogRefusal, LogRefused
 
-__all__ = ["Imported", "Picture", "Source", "write_log"]
+__all__ = ["Imported", "Part", "Picture", "Source", "write_log"]
 
 
 @dataclass(frozen=True)
@@ -49,54 +51,95 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One camera of a log: where its pictures come from, and what the person states of it, its stream's name too."""
+
+    source: Source
+    flags: Flags
+
+
+@dataclass(frozen=True)
 class Imported:
-    """What was written: frames, the format's name, and for each field of the contract who stated it."""
+    """What was written of one camera: frames, the format's name, and for each field of the contract who stated it."""
 
     frames: int
     contract: Mapping[str, str]
 
 
-def write_log(source: Source, flags: Flags, path: Path, *, frames: int | None = None,
-              on_frame: Callable[[int], None] = lambda done: None) -> Imported:  # fmt: skip
-    """Write `path`, which must not exist, whole or not at all; at most `frames` of it. Raises LogRefused, OSError."""
-    first = next(source.pictures, None)
-    if first is None:
-        raise LogRefused(
-            LogRefusal.SOURCE, f"{source.about} holds no picture", expected="at least one", found="none",
-            todo="name a file with pictures",
-        )  # fmt: skip
-    layouts = LAYOUTS[first.samples.family]
-    format, contract = settle(flags, layouts, first.samples.size, source.stated(first), source.period_ns)
-    camera, done, last_ns, last_sequence = f"/camera/{flags.stream}", 0, -1, 0
-    about = {"source": source.about, "imported": "pictures alone, no results"}
+class _Camera:
+    """A camera whose first picture is known: its format, and what of it is to be written."""
+
+    def __init__(self, part: Part) -> None:
+        """Raises LogRefused where there is no picture, or something is not stated."""
+        source, self.stream = part.source, part.flags.stream
+        first = next(source.pictures, None)
+        if first is None:
+            raise LogRefused(
+                LogRefusal.SOURCE, f"{source.about} holds no picture", expected="at least one", found="none",
+                todo="name a file with pictures",
+            )  # fmt: skip
+        layouts, stated = LAYOUTS[first.samples.family], source.stated(first)
+        self.format, self.contract = settle(part.flags, layouts, first.samples.size, stated, source.period_ns)
+        self.first, self._others, self.done = first, source.pictures, 0
+
+    def pictures(self, frames: int | None) -> Iterator[tuple[_Camera, Picture]]:
+        """At most so many, in order, each of them as the first and behind the one before. Raises LogRefused."""
+        last_ns, last_sequence = -1, 0
+        for picture in islice(chain([self.first], self._others), frames):
+            _require_like(picture, self.first)
+            if picture.sof_ns <= last_ns or picture.sequence <= last_sequence:
+                raise _going_back(picture, last_ns, last_sequence)
+            last_ns, last_sequence = picture.sof_ns, picture.sequence
+            yield self, picture
+
+    def begin(self, log: LogWriter, *, named: bool) -> None:
+        """Writes its format, and who stated it; `named`: for which camera."""
+        opened = messages.encode(OpenStream(self.stream, self.format))[HEADER_BYTES:]
+        log.write(f"/camera/{self.stream}/format", opened, self.first.logged_ns)
+        note = f"/note/contract/{self.stream}" if named else "/note/contract"
+        log.write(note, json_text(self.contract).encode(), self.first.logged_ns)
+
+    def write(self, log: LogWriter, picture: Picture) -> None:
+        """Writes one frame."""
+        submit = Submit(0, 0, 0, picture.sequence, picture.sof_ns, picture.eof_ns, 0, 0, 0)
+        log.write(f"/camera/{self.stream}/submit", SUBMIT.pack(submit), picture.logged_ns)
+        log.write_owned(f"/camera/{self.stream}/pixels", pack(picture.samples, self.format).data, picture.logged_ns)
+        self.done += 1
+
+
+def write_log(parts: Sequence[Part], path: Path, *, frames: int | None = None,
+              on_frame: Callable[[int], None] = lambda done: None) -> dict[str, Imported]:  # fmt: skip
+    """Write `path`, which must not exist, whole or not at all; at most `frames` of each camera.
+
+    Frames of several cameras stand in the order of their starts. Returns what was written, by stream. Raises
+    LogRefused, OSError.
+    """
+    cameras = [_Camera(part) for part in parts]
+    _require_one_clock(cameras)
+    about = {"source": ", ".join(part.source.about for part in parts), "imported": "pictures alone, no results"}
     try:
         with LogWriter(path, about=about) as log:
-            opened = messages.encode(OpenStream(flags.stream, format))[HEADER_BYTES:]
-            log.write(f"{camera}/format", opened, first.logged_ns)
-            log.write("/note/contract", json_text(contract).encode(), first.logged_ns)
-            for picture in _and_then(first, source.pictures):
-                if done == frames:
-                    break
-                _require_like(picture, first)
-                if picture.sof_ns <= last_ns or picture.sequence <= last_sequence:
-                    raise _going_back(picture, last_ns, last_sequence)
-                last_ns, last_sequence = picture.sof_ns, picture.sequence
-                submit = Submit(0, 0, 0, picture.sequence, picture.sof_ns, picture.eof_ns, 0, 0, 0)
-                log.write(f"{camera}/submit", SUBMIT.pack(submit), picture.logged_ns)
-                log.write_owned(f"{camera}/pixels", pack(picture.samples, format).data, picture.logged_ns)
-                done += 1
+            for camera in cameras:
+                camera.begin(log, named=len(cameras) > 1)
+            together = merge(*(camera.pictures(frames) for camera in cameras), key=lambda one: one[1].sof_ns)
+            for done, (camera, picture) in enumerate(together, start=1):
+                camera.write(log, picture)
                 on_frame(done)
     except FileExistsError:
         raise
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return Imported(done, contract)
+    return {camera.stream: Imported(camera.done, camera.contract) for camera in cameras}
 
 
-def _and_then(first: Picture, others: Iterator[Picture]) -> Iterator[Picture]:
-    yield first
-    yield from others
+def _require_one_clock(cameras: Sequence[_Camera]) -> None:
+    clocks = {camera.stream: spelled(camera.format.clock) for camera in cameras}
+    if len(set(clocks.values())) > 1:
+        raise LogRefused(
+            LogRefusal.CONTRADICTION, "cameras on several clocks", expected="one, in which their frames have an order",
+            found=", ".join(f"{stream} on {clock}" for stream, clock in clocks.items()), todo="import them apart",
+        )  # fmt: skip
 
 
 def _require_like(picture: Picture, first: Picture) -> None:

@@ -14,7 +14,7 @@ from client.errors import Refused
 from lab import cli
 from lab.replay.compare import Tolerance, Tolerances
 from lab.replay.log import LogReader, LogWriter
-from lab.replay.played import LoggedFrame, Start
+from lab.replay.played import FrameSet, Start
 from lab.replay.realtime import replay_in_real_time
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.replay import Against, Options, replay
@@ -303,8 +303,8 @@ def test_what_is_late_on_a_busy_machine_is_given_again(
     log, bundle = recorded(tmp_path, maker, TinyModel("total", deadline_ns=deadline_ns), snapshot_behind=2)
     given, late = Rig.submit, iter([True, True])
 
-    def submit(rig: Rig, frame: LoggedFrame, behind_ns: int, sequence: int) -> None:
-        given(rig, frame, behind_ns + 2 * deadline_ns * next(late, False), sequence)
+    def submit(rig: Rig, frames: FrameSet, sequence: int) -> None:
+        given(rig, frames, sequence, age_ns=2 * deadline_ns * next(late, False))
 
     monkeypatch.setattr(Rig, "submit", submit)
     with DaemonThread(others, [bundle], maker) as daemon:

@@ -13,7 +13,7 @@ from abi.format import StreamFormat
 from lab import cli
 from lab.replay.log import SUMMARY, LogReader, LogWriter
 from lab.replay.picture import VideoWriter, rgb_of, write_png
-from lab.replay.pictures import camera_of, pictures
+from lab.replay.pictures import cameras_of, pictures
 from lab.replay.refusal import LogRefused
 from lab.replay.replay import replay
 from lab.replay.source import RoadSource
@@ -107,13 +107,16 @@ def test_a_road_looks_like_a_road(tmp_path: Path) -> None:
 
 
 def test_the_pictures_of_one_camera_can_be_had_alone(log: Path, tmp_path: Path) -> None:
-    assert camera_of(LogReader(log)).stream == "road"
-    found = [(one.sequence, one.pixels) for one in pictures(LogReader(log))]
+    opened, counts = cameras_of(LogReader(log))
+    assert ([one.stream for one in opened.values()], counts) == (["road"], {"road": 6})
+    found = [(one.sequence, one.pixels) for one in pictures(LogReader(log), "road")]
     assert found == [(sequence, picture(sequence).tobytes()) for sequence in range(1, 7)]
     with LogWriter(tmp_path / "none.mcap") as writer:
         writer.write("/note/x", b"{}", 1)
-    with pytest.raises(LogRefused, match="does not hold one camera"):
-        camera_of(LogReader(tmp_path / "none.mcap"))
+    with pytest.raises(LogRefused, match="a log with pixels of each camera"):
+        cameras_of(LogReader(tmp_path / "none.mcap"))
+    with pytest.raises(LogRefused, match="expected wide, found road"):
+        cameras_of(LogReader(log), ["wide"])
 
 
 def test_a_video_of_nv12_frames_shows_what_the_frames_hold(tmp_path: Path) -> None:
