@@ -21,8 +21,8 @@ from types import MappingProxyType, TracebackType
 
 VEHICLE = Path(sys.prefix) / "vehicle"
 """The vehicle environment that the Makefile makes inside the lab's."""
-PATIENT = MappingProxyType({"max_age_ms": 60_000})
-"""Limits for a daemon whose frames may be old: a machine that stands still for a while is no fault of theirs."""
+PATIENT = MappingProxyType({"max_age_ms": 60_000, "idle_timeout_ms": 600_000})
+"""Limits for a daemon whose frames may be old and peers silent: a machine that stands still is no fault of theirs."""
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 

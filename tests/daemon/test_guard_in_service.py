@@ -92,8 +92,8 @@ def driven(vehicle_site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (folder / "models").mkdir()
     maker = BundleMaker(folder / "models")
     process = Process(vehicle_site, folder, [maker.write(MODEL)], maker)
-    text = process.config_path.read_text()  # the camera is silent while other tests run
-    process.config_path.write_text(text.replace("[limits]\n", "[limits]\nidle_timeout_ms = 3600000\n"))
+    text = process.config_path.read_text()  # the operator is silent while other tests run
+    process.config_path.write_text(text.replace("idle_timeout_ms = 600000", "idle_timeout_ms = 3600000"))
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as inherited:
         process.program = ("-c", script(), str(inherited.fileno()), str(folder / "state"))
         process.pass_fds = (inherited.fileno(),)

@@ -262,7 +262,7 @@ def test_aux_inputs_are_those_of_the_served_run(tmp_path: Path, maker: BundleMak
 
 
 def test_a_shadow_that_would_make_a_frame_late_is_skipped(tmp_path: Path, maker: BundleMaker) -> None:
-    old = replace(OLD, deadline_ns=40_000_000)
+    old = replace(OLD, deadline_ns=5_000_000_000)
     slow = maker.write(TinyModel("slow", version="2.0.0", release=2))
     with (
         DaemonThread(tmp_path, [maker.write(old)], maker, more=ONE_PLACE) as daemon,

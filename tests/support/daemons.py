@@ -18,6 +18,7 @@ from daemon.journal import MessageId
 from daemon.log import Level, Log
 from daemon.service import Service
 from lab.hil.clients import LIMIT_S, Sockets, ended, picture, run_one, submit
+from lab.hil.daemon import PATIENT
 from tests.support.bundles import BundleMaker
 
 __all__ = ["LIMIT_S", "DaemonThread", "KeptLog", "Sockets", "config_text", "ended", "picture", "run_one", "submit"]
@@ -37,11 +38,11 @@ class KeptLog(Log):
 
 
 def config_text(folder: Path, bundles: Sequence[Path], maker: BundleMaker, more: str) -> str:
-    """A configuration with everything below `folder`. Frames may be old: a busy machine is no reason to refuse one."""
+    """A configuration with everything below `folder`. On a busy machine frames may be old, and peers long silent."""
     names = ", ".join(f'"{path}"' for path in bundles)
-    if "max_age_ms" not in more:
-        head, limits, tail = more.partition("[limits]\n")
-        more = f"{head}[limits]\nmax_age_ms = 60000\n{tail if limits else ''}"
+    head, limits, tail = more.partition("[limits]\n")
+    patient = "".join(f"{name} = {value}\n" for name, value in PATIENT.items() if name not in more)
+    more = f"{head}[limits]\n{patient}{tail if limits else ''}"
     return (
         f'state_directory = "{folder / "state"}"\nsocket_directory = "{folder / "sockets"}"\n'
         f'root_paths = ["{maker.root_path}"]\nbundle_paths = [{names}]\nbundle_directories = ["{maker.folder}"]\n{more}'

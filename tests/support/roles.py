@@ -140,7 +140,7 @@ class RoleModel:
         deadline_ns = 0 if role is EntryRole.STATE_ONLY else self.deadline_ns
         limit, window = self.misses if role is EntryRole.PRIMARY else (0, 0)
         policy = self.on_misses if role is EntryRole.PRIMARY else MissPolicy.NONE
-        return Entrypoint(role.name.lower(), at, 1, (0,), (), outputs, 5_000_000_000, deadline_ns=deadline_ns,
+        return Entrypoint(role.name.lower(), at, 1, (0,), (), outputs, 600_000_000_000, deadline_ns=deadline_ns,
                           role=role, miss_limit=limit, miss_window=window, on_misses=policy)  # fmt: skip
 
     def goldens(self) -> bytes:
