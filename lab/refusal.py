@@ -11,9 +11,9 @@ import os
 from enum import Enum
 from typing import Final
 
-from abi.packet import ProtocolError
+from abi.packet import LocalProtocolError, ProtocolError
 from client.errors import ConnectionLost
-from lab.hil.daemon import DaemonFailed
+from lab.hil.daemon import DaemonFailed, VehicleMissing
 
 __all__ = ["LabRefusal", "LabRefused", "refusal_of"]
 
@@ -85,8 +85,15 @@ _REFUSED_STATUS = 3
 
 def refusal_of(error: Exception) -> LabRefused | None:
     """What a person can do something about in an error of the system, of a daemon or of a session; None for others."""
+    if isinstance(error, VehicleMissing):
+        return LabRefused(
+            LabRefusal.TOOL_MISSING, "a daemon of its own", expected="a vehicle environment to start it from",
+            found=str(error), todo="run `make vehicle`, or name the environment",
+        )  # fmt: skip
     if isinstance(error, DaemonFailed):
         return _of_daemon(error)
+    if isinstance(error, LocalProtocolError):  # a name, mostly, that no session may hold
+        return LabRefused.options(error.what, expected=error.expected, found=error.found)
     if isinstance(error, ProtocolError):
         return LabRefused(
             LabRefusal.CONNECTION_LOST, f"the daemon did not keep to the protocol: {error.what}",

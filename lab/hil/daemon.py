@@ -38,6 +38,10 @@ class DaemonFailed(Exception):
         self.status = status
 
 
+class VehicleMissing(DaemonFailed):
+    """There is no vehicle environment to start a daemon from."""
+
+
 class DaemonProcess:
     """One daemon in `folder`, which must be new or empty. Use as a context manager.
 
@@ -91,7 +95,7 @@ class DaemonProcess:
     def start(self) -> None:
         """Start it and wait until it says READY. Raises DaemonFailed."""
         if not self._program.exists():
-            raise DaemonFailed(f"{self._program} is missing; run `make vehicle` first")
+            raise VehicleMissing(f"{self._program} is missing; run `make vehicle` first")
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as notify:
             address = self.folder / "notify.sock"
             address.unlink(missing_ok=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abi.packet import ProtocolError
+from abi.packet import LocalProtocolError, RemoteProtocolError
 from client.errors import ConnectionLost
 from lab.cli import main
-from lab.hil.daemon import DaemonFailed
+from lab.hil.daemon import DaemonFailed, VehicleMissing
 from lab.refusal import LabRefusal, refusal_of
 from lab.replay.log import LogReader
 from lab.replay.picture import write_png
@@ -38,6 +38,7 @@ CASES: dict[str, tuple[int, str, str]] = {
     "a file as a segment": (3, "import-source", "import openpilot taken -o new --stream q"),
     "an import onto a file": (3, "file-exists", "import images pictures -o taken STATED"),
     "an import into a folder that is not there": (3, "no-such-file", "import images pictures -o absent/x STATED"),
+    "a name that no stream may have": (2, "options", "import images pictures -o new STATED --stream a/b"),
     "a specification that is not there": (3, "spec-unreadable", "import images pictures -o new --spec absent"),
     "a recording of no daemon": (3, "no-daemon", "record folder -o new"),
     "a drive of no daemon": (3, "no-daemon", "drive new --sockets absent"),
@@ -95,7 +96,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_wrong_input_is_refused_with_a_code(folder: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, code, text = CASES[case]
-    arguments = text.replace("STATED", STATED).split()
+    stated = STATED.replace("--stream road ", "") if "--stream" in text else STATED
+    arguments = text.replace("STATED", stated).split()
     before = contents(folder)
     capsys.readouterr()
     assert main(arguments) == status
@@ -131,7 +133,9 @@ ERRORS: list[tuple[Exception, LabRefusal]] = [
     (OSError(errno.ENAMETOOLONG, "File name too long", "a"), LabRefusal.FILE_UNUSABLE),
     (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), LabRefusal.NO_DAEMON),
     (ConnectionLost("the daemon said Bye"), LabRefusal.CONNECTION_LOST),
-    (ProtocolError("kind", "one of ours", "99"), LabRefusal.CONNECTION_LOST),
+    (RemoteProtocolError("kind", "one of ours", "99"), LabRefusal.CONNECTION_LOST),
+    (LocalProtocolError("stream", "a name", "a/b"), LabRefusal.OPTIONS),
+    (VehicleMissing("bin/fenced is missing"), LabRefusal.TOOL_MISSING),
     (TimeoutError("frame 3 was not released within 1 s"), LabRefusal.TIMED_OUT),
 ]
 
