@@ -70,11 +70,11 @@ CASES: dict[int, tuple[str, ...]] = {
     ),
     29: (
         f"{_TIMES}::test_a_skew_that_grows_and_shrinks_is_refused_only_beyond_its_limit",
-        f"{_SERVING}::test_pairs_of_frames_run_within_the_skew_and_recover",
+        "daemon/test_inputs.py::test_pairs_of_frames_run_within_the_skew_and_recover",
     ),
     30: (
-        f"{_SERVING}::test_a_stale_aux_input_refuses_the_run_or_takes_the_signed_default",
-        f"{_SERVING}::test_an_aux_input_is_taken_with_its_age",
+        "daemon/test_inputs.py::test_a_stale_aux_input_refuses_the_run_or_takes_the_signed_default",
+        "daemon/test_inputs.py::test_an_aux_input_is_taken_with_its_age",
     ),
     31: (_WRONG_FORMAT,),
     32: (
