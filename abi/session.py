@@ -33,7 +33,7 @@ from abi.packet import (
 from abi.schema import FlatCodec, FlatError
 from abi.stream import CameraStream, DaemonStream, TimeLimits
 from abi.tap import TAP_END, TAP_FRAME, TapEnd, TapFrame
-from abi.transitions import Party, State
+from abi.transitions import ALLOWED, Party, State
 
 __all__ = ["ClientSession", "DaemonSession", "Event"]
 
@@ -140,7 +140,7 @@ class _Session(ABC, Generic[S]):
 
     def _may(self, sender: Party, kind: Kind) -> bool:
         """Whether this packet, which is no Refusal, may come now."""
-        return (self.state, sender, kind, self.role) in transitions.ALLOWED
+        return (self.state, sender, kind, self.role) in ALLOWED
 
     def _not_now(self, kind: Kind) -> NoReturn:
         expected = transitions.expected(self.state, self.party, self.role)
@@ -203,7 +203,7 @@ class DaemonSession(_Session[DaemonStream]):
         if descriptor_count > 1 or packet[:HEADER_BYTES] != _SUBMIT_HEADERS[descriptor_count]:
             kind = decode_header(packet, descriptor_count)
             raise RemoteProtocolError("header", "a SUBMIT with at most 1 descriptor", kind.name, kind)
-        if not self._may(_CLIENT, _SUBMIT):
+        if (self.state, _CLIENT, _SUBMIT, self.role) not in ALLOWED:
             self._unexpected(Kind.SUBMIT)
         try:
             submit = SUBMIT.unpack(packet, HEADER_BYTES)
@@ -246,7 +246,7 @@ class DaemonSession(_Session[DaemonStream]):
 
     def pack_result(self, result: Result) -> bytes:
         """The packet of a Result. Raises LocalProtocolError for one that no consumer could believe."""
-        if not self._may(_DAEMON, _RESULT):
+        if (self.state, _DAEMON, _RESULT, self.role) not in ALLOWED:
             self._not_now(Kind.RESULT)
         problem = _result_problem(result, self.subscriptions)
         if problem is not None:
@@ -315,20 +315,23 @@ class ClientSession(_Session[CameraStream]):
 
     def pack_submit(self, submit: Submit) -> bytes:
         """The packet of a Submit that its stream has prepared, and that is to be given. Raises LocalProtocolError."""
-        if not self._may(_CLIENT, _SUBMIT):
+        if (self.state, _CLIENT, _SUBMIT, self.role) not in ALLOWED:
             self._not_now(Kind.SUBMIT)
         return _SUBMIT_HEADERS[submit.flags] + _pack(SUBMIT, submit)
 
     def _receive_flat(self, kind: Kind, packet: Buffer, descriptor_count: int, now_ns: int | None) -> Event:
-        tap = _TAP_CODECS.get(kind)
-        if not self._may(_DAEMON, kind) or (tap is not None and not self.tapped):
+        if (self.state, _DAEMON, kind, self.role) not in ALLOWED:
             self._unexpected(kind)
         if descriptor_count:
             raise RemoteProtocolError(f"{kind.name} descriptors", "0", str(descriptor_count), kind)
         try:
-            if tap is not None:
-                return tap.unpack(packet, HEADER_BYTES)
-            return self._receive_release(packet) if kind is _RELEASE else self._receive_result(packet)
+            if kind is _RESULT:
+                return self._receive_result(packet)
+            if kind is _RELEASE:
+                return self._receive_release(packet)
+            if not self.tapped:
+                self._unexpected(kind)
+            return _TAP_CODECS[kind].unpack(packet, HEADER_BYTES)
         except FlatError as error:
             raise RemoteProtocolError(error.what, error.expected, error.found, kind) from None
 

@@ -209,7 +209,9 @@ class Camera:
         `in_fence`: a descriptor that becomes readable when the pixels are there; it stays the caller's. Raises
         LocalProtocolError (the frame stays the camera's), ConnectionLost.
         """
-        slot = self._mine(frame)
+        slot = frame.slot
+        if self._writing.get(slot) is not frame:
+            raise self._foreign(frame)
         word = self._control[slot] + 1
         submit = self._stream.prepare(
             slot,
@@ -231,15 +233,16 @@ class Camera:
 
     def discard(self, frame: Frame) -> None:
         """Keep an acquired frame from the daemon; its slot is free again."""
-        slot = self._mine(frame)
+        slot = frame.slot
+        if self._writing.get(slot) is not frame:
+            raise self._foreign(frame)
         self._settle(slot, self._control[slot] + 1)
         self._give_away(frame)
         self._free.append(slot)
 
-    def _mine(self, frame: Frame) -> int:
-        if self._writing.get(frame.slot) is not frame:
-            raise LocalProtocolError("frame", "one that this camera acquired and still has", f"slot {frame.slot}")
-        return frame.slot
+    @staticmethod
+    def _foreign(frame: Frame) -> LocalProtocolError:
+        return LocalProtocolError("frame", "one that this camera acquired and still has", f"slot {frame.slot}")
 
     def _settle(self, slot: int, word: int) -> None:
         dma_buf = self._dma_bufs[slot]

@@ -172,35 +172,33 @@ class Connection:
     def _receive(self) -> bool:
         """Read one packet if one waits. Raises ConnectionLost at the stream's end or for what no daemon sends."""
         try:
-            packet, descriptors, truncated = self._recv()
+            size, ancillary, flags, _ = self._socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return False
         except OSError as error:
             raise ConnectionLost(f"the daemon is gone: {error.strerror}") from error
-        if descriptors:
-            self._descriptors += descriptors
-        if not packet:
+        descriptors = _rights(ancillary) if ancillary else []
+        self._descriptors += descriptors
+        if not size:
             raise ConnectionLost("the daemon closed the connection")
         try:
-            if truncated:
+            if flags & _CUT:
                 expected = f"{MAX_PACKET_BYTES} bytes and {MAX_DESCRIPTORS} descriptors"
                 raise RemoteProtocolError("packet", f"at most {expected}", "more")
-            self._events += self.session.receive(packet, len(descriptors))
+            self._events += self.session.receive(self._packet[:size], len(descriptors))
         except RemoteProtocolError as error:
             self._abandon()
             raise ConnectionLost(f"the daemon broke the protocol: {error}") from error
         return True
 
-    def _recv(self) -> tuple[memoryview, list[int], bool]:
-        """A packet, valid until the next one, its descriptors, and whether it was longer than we take."""
-        size, ancillary, flags, _ = self._socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
-        descriptors: list[int] = []
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received = array.array("i")
-                received.frombytes(data[: len(data) - len(data) % received.itemsize])
-                descriptors += received
-        return self._packet[:size], descriptors, bool(flags & _CUT)
+
+def _rights(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """The descriptors that came with a packet."""
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)
 
 
 def _ended(event: Bye | Refusal) -> Exception:

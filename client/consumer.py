@@ -13,9 +13,8 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +46,7 @@ _DTYPES: Final[dict[DType, np.dtype[np.generic]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One result. `outputs` are the caller's own copies, in their declared dtype and shape (bfloat16 as uint16 bits).
 
     `units`: SI symbol of each output. `result`: the packet itself, for logs.
@@ -75,7 +73,7 @@ class Consumer:
         self._ring = ring
         self._words = memoryview(ring).cast("Q")
         self._slot_words = subscribed.slot_bytes // WORD_BYTES
-        self._views = {output.name: _view(ring, subscribed, output) for output in subscribed.outputs}
+        self._views = [(output.name, _views(ring, subscribed, output)) for output in subscribed.outputs]
         self._barrier = Barrier()
         self.subscribed = subscribed
         self.torn = 0  # results overwritten while they were copied
@@ -173,18 +171,20 @@ class Consumer:
         if words[at] != result.slot_sequence:
             return None
         self._barrier()
-        outputs = {name: view[result.slot, ...].copy() for name, view in self._views.items()}
+        outputs = {}
+        for name, views in self._views:
+            outputs[name] = views[result.slot].copy()
         self._barrier()
         if words[at] != result.slot_sequence:
             return None
         return Delivery(outputs, self._units, Receipt.from_result(result), result)
 
 
-def _view(ring: mmap.mmap, subscribed: Subscribed, output: OutputView) -> NDArray[np.generic]:
-    """One output in every slot: its shape behind a first axis of slots."""
+def _views(ring: mmap.mmap, subscribed: Subscribed, output: OutputView) -> tuple[NDArray[np.generic], ...]:
+    """One output where it stands in each slot."""
     slots = np.frombuffer(ring, np.uint8).reshape(subscribed.slots, subscribed.slot_bytes)
     values = slots[:, output.offset : output.offset + output.size_bytes].view(_DTYPES[output.dtype])
-    return values.reshape(subscribed.slots, *output.shape)
+    return tuple(one.reshape(output.shape) for one in values)
 
 
 def _map_ring(descriptor: int, subscribed: Subscribed) -> mmap.mmap:

@@ -14,7 +14,7 @@ from abi.flat import Release, ReleaseStatus
 from abi.format import mismatches
 from abi.lease import LeaseEvent
 from abi.messages import Role
-from abi.packet import Kind, RefusalCode, encode_header
+from abi.packet import Kind, RefusalCode
 from abi.session import Event
 from daemon.camera_stream import CameraStream
 from daemon.config import Config
@@ -25,7 +25,7 @@ from daemon.slots import BufferRefused, Slots
 from daemon.transport import Descriptors
 from hal.accelerator import Accelerator
 
-_SUBMIT = encode_header(Kind.SUBMIT)[:2]
+_SUBMIT = int(Kind.SUBMIT)
 
 
 class CameraHost(Protocol):
@@ -71,7 +71,7 @@ class CameraPeer(Peer):
         return bool(self._streams)
 
     def receive_flat(self, packet: memoryview, descriptors: Descriptors, now_ns: int) -> bool:
-        if packet[:2] != _SUBMIT:
+        if not packet or packet[0] != _SUBMIT:  # the whole header is looked at below
             return False
         for stream in self._streams.values():
             if stream.clock.moves:

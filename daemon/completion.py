@@ -14,6 +14,7 @@ from abi.flat import RESULT_FLAGS, ResultFlag
 from abi.graph import Entrypoint, Graph, NanPolicy
 from abi.receipt import MAX_AUX_AGES, Receipt
 from daemon.entry import Entry, OutputSet, Taken
+from daemon.outputs import FiniteCheck
 from daemon.scheduler import DropReason, Waiting
 from hal.fence import Fence
 
@@ -73,7 +74,7 @@ class Inspection:
 
     def look(self, outputs: OutputSet) -> tuple[Verdict, ResultFlag]:
         """What the outputs are worth, and the flag that goes with them."""
-        finite = [check() for check in outputs.finite]
+        finite = list(map(FiniteCheck.__call__, outputs.finite))
         if not (outputs.finite_is_written and False not in finite) and not outputs.written():
             return Verdict.CANARY, _NOTHING
         if False not in finite:
@@ -91,6 +92,10 @@ def make_receipt(run: Run, model_digest: bytes, state_epoch: int, flags: ResultF
         bits |= _DEADLINE_MET
     if run.reset_before:
         bits |= _STATE_RESET
+    frames, clock_error_ns = [], 0
+    for source, frame in run.frames:
+        frames.append(source.receipt(frame))
+        clock_error_ns = max(clock_error_ns, source.clock.error_ns)
     return Receipt(
         model_digest=model_digest,
         entrypoint=run.entry.index,
@@ -102,12 +107,12 @@ def make_receipt(run: Run, model_digest: bytes, state_epoch: int, flags: ResultF
         state_epoch=state_epoch,
         deadline_ns=deadline_ns,
         submitted_ns=fence.submitted_ns,
-        started_ns=timeline.to_monotonic(fence.started_ns),
-        completed_ns=timeline.to_monotonic(fence.completed_ns),
+        started_ns=fence.started_ns + timeline.clock_offset_ns,
+        completed_ns=fence.completed_ns + timeline.clock_offset_ns,
         device_started_ns=fence.started_ns,
         device_completed_ns=fence.completed_ns,
         published_ns=published_ns,
-        clock_error_ns=timeline.clock_error_ns + max([source.clock.error_ns for source, _ in run.frames]),
+        clock_error_ns=timeline.clock_error_ns + clock_error_ns,
         aux_ages_ns=run.aux_ages_ns[:MAX_AUX_AGES],
-        frames=tuple([source.receipt(frame) for source, frame in run.frames]),
+        frames=tuple(frames),
     )

@@ -6,6 +6,7 @@ read from; the lighter entrypoint has the primary's outputs (admission proves it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -65,7 +66,8 @@ class OutputMemory:
 
     def take(self) -> OutputSet:
         """The set of the next run, poisoned."""
-        self.prepare()
+        if not self._is_poisoned:
+            self.prepare()
         chosen = self._sets[self._next]
         self._next = (self._next + 1) % _OUTPUT_SETS
         self._is_poisoned = False
@@ -80,14 +82,14 @@ def _make_set(graph: Graph, outputs: tuple[int, ...], bindings: Bindings, accele
     finite = tuple(FiniteCheck(one.view.dtype, view) for one, view in zip(named, views, strict=True))
     numbers = [one for one, check in zip(named, finite, strict=True) if check.is_float]
     covered = all(
-        _is_covered(buffer.size_bytes, [one.view for one in numbers if one.buffer == number])
+        covers(buffer.size_bytes, [one.view for one in numbers if one.buffer == number])
         for number, buffer in by_number.items()
     )
     return OutputSet(buffers, tuple(Canary(buffer.view) for buffer in buffers), views, finite, covered)
 
 
-def _is_covered(size_bytes: int, views: list[OutputView]) -> bool:
-    """Whether these views, each at a multiple of its elements' size, leave no byte of a buffer out."""
+def covers(size_bytes: int, views: Sequence[OutputView]) -> bool:
+    """Whether these views, each at a multiple of its elements' size, leave no byte of a buffer of this size out."""
     end = 0
     for view in sorted(views, key=attrgetter("offset")):
         if view.offset > end or view.offset % view.dtype.item_bytes:

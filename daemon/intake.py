@@ -132,7 +132,9 @@ class Intake:
     def take(self, now_ns: int) -> tuple[Taken, ...]:
         """The set that runs now; empty where there is none."""
         frames, drops = self._scheduler.take(now_ns, self._times.p99_ns)
-        taken = tuple([(self.source(frame), frame) for frame in frames or ()])
+        taken: tuple[Taken, ...] = ()
+        for frame in frames or ():
+            taken += ((self.source(frame), frame),)
         if drops:
             self._drop(drops, now_ns)  # may find that a camera has gone; what was taken runs all the same
         return taken

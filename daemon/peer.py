@@ -26,6 +26,7 @@ from daemon.transport import Credentials, Descriptors, Receiver, send
 _OUTBOX_PACKETS = 64
 _GONE = BROKEN | select.EPOLLRDHUP
 _WATCH = READABLE | select.EPOLLRDHUP
+_ARRIVED = READABLE | _GONE
 
 
 class Arrival(NamedTuple):
@@ -204,24 +205,9 @@ class Peer:
     def _on_event(self, events: int) -> None:
         if events & WRITABLE:
             self._flush()
-        if events & (READABLE | _GONE) and not self.closed:
-            self._read(events)
-
-    def _flush(self) -> None:
-        try:
-            while self._outbox:
-                if not send(self._connection, self._outbox[0]):
-                    return
-                self._outbox.popleft()
-        except OSError:
-            self.close()
+        if not events & _ARRIVED or self.closed:
             return
-        self.want_writable(False)
-        self.on_writable()
-
-    def _read(self, events: int) -> None:
-        """Takes one packet: the loop comes back for the next, after the other peers had their turn."""
-        try:
+        try:  # one packet: the loop comes back for the next, after the other peers had their turn
             received = self._context.receiver.receive(self._connection)
         except OSError:
             self.close()
@@ -234,6 +220,18 @@ class Peer:
             self.close()
         else:
             self._take(packet, descriptors, truncated)
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                if not send(self._connection, self._outbox[0]):
+                    return
+                self._outbox.popleft()
+        except OSError:
+            self.close()
+            return
+        self.want_writable(False)
+        self.on_writable()
 
     def _take(self, packet: memoryview, descriptors: Descriptors, truncated: bool) -> None:
         now_ns = time.monotonic_ns()

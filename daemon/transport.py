@@ -35,6 +35,8 @@ class Credentials(NamedTuple):
 class Descriptors(list[int]):
     """The descriptors that came with one packet."""
 
+    __slots__ = ()
+
     @property
     def held(self) -> tuple[int, ...]:
         """The descriptors; they stay owned by this object."""

@@ -132,7 +132,10 @@ class Turns:
     def pick(self, now_ns: int) -> Claim | None:
         """The claim whose run starts now; None: nothing can, until a run ends, a set comes or `retry_ns` is reached."""
         self.retry_ns = None
-        ready = [claim for claim in self._claims if claim.ready is not None and claim not in self._running]
+        ready = []
+        for claim in self._claims:
+            if claim.ready is not None and claim not in self._running:
+                ready.append(claim)
         if len(ready) > 1:
             ready.sort(key=_urgency)
         waiting: list[Claim] = []  # more urgent ones that need more places than are free

@@ -175,6 +175,25 @@ def test_a_slot_that_was_overwritten_is_torn_and_never_delivered(tmp_path: Path,
     run(tmp_path, script, body)
 
 
+def test_an_output_without_axes_is_an_array_without_axes(tmp_path: Path) -> None:
+    scalar = dataclasses.replace(OFFSET, shape=(), size_bytes=4)
+
+    def script(peer: Peer) -> None:
+        accept(peer, ring, dataclasses.replace(SUBSCRIBED, outputs=(scalar,)))
+        ring.write(3, 8, 2.5)
+        publish(peer, 3, 8)
+        peer.until_end()
+
+    ring = Ring()
+    with (
+        ScriptedDaemon(tmp_path, Role.CONSUMER, script) as daemon,
+        Consumer.subscribe(daemon.path, "lane", DeliveryPolicy.EVERY, 8) as consumer,
+    ):
+        found = consumer.recv(TIMEOUT_S).outputs["offset_m"]
+    assert (found.shape, found.dtype, found.item()) == ((), np.float32, 2.5)
+    ring.close()
+
+
 def test_a_slot_that_is_overwritten_while_it_is_copied_is_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def script(peer: Peer, ring: Ring) -> None:
         for slot in (0, 1):

@@ -23,13 +23,14 @@ def test_an_output_that_was_not_written_trips_the_canary(tmp_path: Path, maker: 
         daemon.camera() as camera,
         daemon.consumer() as consumer,
     ):
-        run_one(camera, consumer, 1, picture(1))
-        submit(camera, 2, picture(2, first=255))
+        for sequence in range(1, 4):  # every output's memory has held a result
+            run_one(camera, consumer, sequence, picture(sequence))
+        submit(camera, 4, picture(4, first=255))
         counted = ended(camera)
-        assert (counted["run"], counted["lost"]) == (1, 1)
+        assert (counted["run"], counted["lost"]) == (3, 1)
         with pytest.raises(TimeoutError):
             consumer.recv()
-        run_one(camera, consumer, 3, picture(3))
+        run_one(camera, consumer, 5, picture(5))
         assert daemon.status()["models"][0]["runs"]["canary"] == 1
 
 

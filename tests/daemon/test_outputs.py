@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from abi.graph import DType, Output, OutputView
+from daemon.entry import covers
 from daemon.outputs import FiniteCheck, worst_difference
 from hal.canary import POISON
 
@@ -105,3 +106,26 @@ def test_bfloat16_is_compared_by_value() -> None:
 def test_booleans_know_no_tolerance() -> None:
     tolerant = output(DType.BOOL8, 2, absolute=5.0)
     assert worst_difference(tolerant, memoryview(b"\0\1"), memoryview(b"\0\0")) is not None
+
+
+def floats(offset: int, size: int, dtype: DType = DType.FLOAT32) -> OutputView:
+    return OutputView("values", dtype, (size // dtype.item_bytes,), "1", offset, size)
+
+
+@pytest.mark.parametrize(
+    ("views", "covered"),
+    [
+        ([floats(0, 64)], True),
+        ([floats(32, 32, DType.FLOAT16), floats(0, 32)], True),
+        ([floats(0, 40), floats(32, 32)], True),
+        ([floats(0, 60)], False),
+        ([floats(4, 60)], False),
+        ([floats(0, 28), floats(32, 32)], False),
+        ([floats(0, 62, DType.FLOAT16), floats(62, 4)], False),  # its numbers straddle the words of the poison
+        ([], False),
+    ],
+)
+def test_finite_numbers_show_that_a_buffer_was_written_only_where_they_cover_it(
+    views: list[OutputView], covered: bool
+) -> None:
+    assert covers(64, views) is covered
