@@ -106,10 +106,7 @@ def _pack_and_check(
         target=target.text,
         kernels=len(graph.programs),
         launches=_launch_reports(merged, graph),
-        entries=tuple(
-            EntryReport(one.name, one.role.name.lower().replace("_", " "), one.first_launch, one.launch_count)
-            for one in graph.entrypoints
-        ),
+        entries=_entry_reports(graph),
         arena_bytes=graph.arena_bytes,
         bundle_bytes=out_path.stat().st_size,
         checks=tuple(results),
@@ -117,6 +114,13 @@ def _pack_and_check(
         details=details,
         tuning=tuning,
         **sizes,
+    )
+
+
+def _entry_reports(graph: Graph) -> tuple[EntryReport, ...]:
+    return tuple(
+        EntryReport(one.name, one.role.name.lower().replace("_", " "), one.first_launch, one.launch_count)
+        for one in graph.entrypoints
     )
 
 
