@@ -193,7 +193,8 @@ def test_slot_that_is_overwritten_during_the_copy_is_torn(sanitized: Path, peer:
             program.process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, program.process.pid, os.WSTOPPED)
             is_copying = resident_ring_bytes(program) < before + slot_bytes
-            words[slot * slot_bytes // 8] = 12
+            if is_copying:
+                words[slot * slot_bytes // 8] = 12
             program.process.send_signal(signal.SIGCONT)
             if is_copying:
                 break
