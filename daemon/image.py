@@ -11,7 +11,6 @@ import hashlib
 import os
 import stat
 import threading
-import time
 from collections.abc import Iterator
 
 from signing.image import ENVELOPE_NAME, LIST_LIMIT_BYTES, LIST_NAME, ImageStatement, decode_list, verify_image
@@ -24,11 +23,14 @@ _CHUNK_BYTES = 1 << 20
 _TODO = "Install the image again; nothing may be changed, added or removed in it."
 
 
-def verify_tree(tree: str, root: Root) -> ImageStatement:
-    """Return what the image at `tree` states, once its signature and every file hold. Raises Refused."""
+def verify_tree(tree: str, root: Root, now_unix_s: int | None = None) -> ImageStatement:
+    """Return what the image at `tree` states, once its signature and every file hold. Raises Refused.
+
+    No clock keeps an image that is installed from starting: `now_unix_s` is for who signs or installs one.
+    """
     listed = read_file(os.path.join(tree, LIST_NAME), limit_bytes=LIST_LIMIT_BYTES)
     signed = read_file(os.path.join(tree, ENVELOPE_NAME), limit_bytes=_ENVELOPE_LIMIT_BYTES)
-    statement = verify_image(signed, listed, root, int(time.time()))
+    statement = verify_image(signed, listed, root, now_unix_s)
     require_files(tree, listed)
     return statement
 

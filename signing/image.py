@@ -84,14 +84,15 @@ def decode(payload: bytes) -> ImageStatement:
     return statement
 
 
-def verify_image(data: bytes, listed: bytes, root: Root, now_unix_s: int) -> ImageStatement:
+def verify_image(data: bytes, listed: bytes, root: Root, now_unix_s: int | None) -> ImageStatement:
     """Return what the envelope `data` states of the list `listed`, once the role `release` of `root` has signed it.
 
-    `now_unix_s` is seconds since 1970; a clock behind the root's time of issue is read as that time.
+    `now_unix_s` is seconds since 1970; a clock behind the root's time of issue is read as that time. None: windows of
+    keys do not matter, as for an image that is installed.
     Raises Refused: what `envelope.parse` and `Signers.require` raise, those of `decode`, DIGEST_MISMATCH.
     """
     parsed = envelope.parse(data, payload_type=BUNDLE_PAYLOAD_TYPE)
-    signed = signers(parsed, root, max(now_unix_s, root.issued_unix_s))
+    signed = signers(parsed, root, None if now_unix_s is None else max(now_unix_s, root.issued_unix_s))
     signed.require("release", root.roles["release"].algorithms)
     statement = decode(parsed.payload)
     require_list(listed, statement)

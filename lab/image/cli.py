@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def _sign(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    image = verify_tree(str(arguments.tree), read_root(arguments.root))
+    image = verify_tree(str(arguments.tree), read_root(arguments.root), int(time.time()))
     print(f"{arguments.tree}: fenced {image.version} for {image.arch}, Python {image.python}: as it was signed")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from signing.envelope import BUNDLE_PAYLOAD_TYPE
 from signing.image import ENVELOPE_NAME, LIST_NAME, ImageStatement, encode, encode_list
 from signing.refusal import RefusalCode, Refused
 from signing.root import Root
-from tests.simulators import RoleKeys, make_root, sign_payload
+from tests.simulators import NOW_UNIX_S, RoleKeys, make_root, sign_payload
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ def tree(tmp_path: Path) -> Tree:
 
 def test_an_image_as_it_was_signed_passes(tree: Tree) -> None:
     assert verify_tree(str(tree.path), tree.root).version == "0.1.0"
+
+
+def test_no_clock_keeps_an_installed_image_from_starting(tree: Tree) -> None:
+    ended = {keyid: replace(one, valid_until_unix_s=1) for keyid, one in tree.root.keys.items()}
+    root = replace(tree.root, keys=ended)
+    assert verify_tree(str(tree.path), root).version == "0.1.0"
+    with pytest.raises(Refused) as refused:
+        verify_tree(str(tree.path), root, NOW_UNIX_S)
+    assert refused.value.code is RefusalCode.EXPIRED
 
 
 SPOILS: list[tuple[Callable[[Path], object], RefusalCode, str]] = [
