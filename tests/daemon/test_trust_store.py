@@ -122,8 +122,8 @@ def test_no_clock_stops_what_was_confirmed_as_it_runs_or_at_a_restart_and_what_i
         serve(daemon, FOUR, 1)
     with DaemonThread(tmp_path, [four], maker, more=MORE) as daemon:
         serve(daemon, FOUR, 1)
-    (tmp_path / "another vehicle").mkdir()
-    assert DaemonThread(tmp_path / "another vehicle", [four], maker, more=MORE).run_to_the_end() == 3
+    (tmp_path / "other").mkdir()
+    assert DaemonThread(tmp_path / "other", [four], maker, more=MORE).run_to_the_end() == 3
 
 
 @pytest.mark.parametrize("spoilt", ["gone", "not JSON", "a list"])
