@@ -2,8 +2,8 @@
 
 Ours is the compiled bundle on the HAL from submit to fence, fed with RGB24 frames of the model's own size, so it also
 unpacks and normalises bytes; the peer is `InferenceSession.run` on the ready tensor. They take turns in blocks, with a
-pause after the peer's, whose threads spin on for a while. The public models lie in `models` (see `fenced-lab bench
---models`) and are left out where they are absent.
+pause after the peer's, whose threads spin on for a while. Two networks are written here (`lab.bench.networks`); the
+public models lie in `models` (see `fenced-lab bench --models`) and are left out where they are absent.
 
 `heaviest` says for the costliest launches what they reach of this machine's measured peaks.
 """
@@ -95,11 +95,23 @@ def subjects(models: Path | None) -> list[Subject]:
     return [one for one in found if one.path.is_file()]
 
 
+def written(folder: Path) -> list[Subject]:
+    """The networks of `lab.bench.networks`, saved in `folder`."""
+    from lab.bench.networks import INPUT, NETWORKS, OUTPUT  # noqa: PLC0415 (imports onnx)
+
+    found = []
+    for name, (save, width, height) in NETWORKS.items():
+        path = folder / f"{name}.onnx"
+        save(path)
+        found.append(Subject(name, path, INPUT, width, height, (OUTPUT,)))
+    return found
+
+
 def run(folder: Path, models: Path | None = None) -> list[Row]:
     """A row for each subject: ratio of the 10th percentiles, whose spread the machine's other work touches least."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, peaks = [], measure(THREADS)
-    for subject in subjects(models):
+    for subject in (*subjects(models), *written(folder)):
         with opened(subject, folder) as packed:
             ours, theirs = alternate(packed, session(subject))
             worst = "; ".join(one.said(peaks) for one in heaviest(packed, HEAVIEST))

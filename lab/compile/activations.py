@@ -1,29 +1,26 @@
 """Sigmoid and softmax as polynomials that vectorise, with a stated error.
 
 tinygrad builds both on exp2 with exponent tricks, which clang does not vectorise behind a convolution (12 against 43
-GFLOP/s measured). Here sigmoid is a rational function and softmax's exponential a Taylor polynomial squared six times.
+GFLOP/s measured). Here sigmoid is a rational function and softmax's exponential a Taylor polynomial squared five times.
 
 Sigmoid: x is clamped to ±18, where 1 - sigmoid(18) = 1.5e-8 is below float32's half unit in the last place of 1. The
 coefficients are a minimax fit of sigmoid(x) - 1/2 as x p(x²) / q(x²). Error against float64 over all finite float32:
 at most MAX_SIGMOID_ERROR, absolutely, and the result stays in [0, 1]; infinities give 0 and 1, NaN gives NaN.
 
-Exponential: for x <= 0, e^x = (e^(x/64))^64 by Taylor's polynomial of degree 6 and six squarings, with x clamped at -87
-(e^-87 = 1.6e-38, the smallest normal float32). Squaring multiplies the relative error by 64: 4e-6 near x = 0, where it
-is rounding, and more far below, where e^x is small. A softmax element differs from float64's by at most
-MAX_SOFTMAX_ERROR, absolutely. Both bounds are held by tests over the whole range of float32.
+Exponential: for x <= 0, e^x = (e^(x/32))^32 by Taylor's polynomial of degree 5 and five squarings, with x clamped at
+-60, up to where the polynomial falls with x and stays positive. Squaring multiplies the relative error by 32: 2e-6 near
+x = 0, where it is rounding, 2e-4 at x = -12, and more below, where e^x is small; the clamp gives 6e-32. A softmax
+element differs from float64's by at most MAX_SOFTMAX_ERROR, absolutely. Both bounds are held by tests over the whole
+range of float32. The factors 1/32 are in the coefficients: outside, tinygrad multiplies by them at every step.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-from tinygrad import Tensor
-from tinygrad.nn.onnx import OnnxNode
 
 from lab.compile.network import Network, Node
 
-POWERS = "SoftmaxPowers"
-"""Our own operator: a softmax's numerators, and the inverse of their sum."""
 SOFTMAX_OF_ONE_AXIS = 13
 """The opset from which on it goes along one axis."""
 MAX_SIGMOID_ERROR = 2.0e-7
@@ -39,9 +36,9 @@ _DENOMINATOR = (
 _PIECES = (16, 8)
 """Elements of a row that are summed side by side."""
 MIN_STEPS = 4
-_EXP_LIMIT = -87.0
-_EXP_SQUARINGS = 6
-_EXP_TAYLOR = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
+_EXP_LIMIT = -60.0
+_EXP_SQUARINGS = 5
+_EXP_TAYLOR = tuple(1 / math.factorial(k) / (1 << _EXP_SQUARINGS * k) for k in (5, 4, 3, 2, 1, 0))
 
 
 def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
@@ -60,7 +57,7 @@ def sigmoid(x: Any) -> Any:
 
 def exp_of_negative(x: Any) -> Any:
     """e^x of a float32 tensor that is nowhere positive."""
-    result = _horner(_EXP_TAYLOR, x.maximum(_EXP_LIMIT) * (1.0 / (1 << _EXP_SQUARINGS)))
+    result = _horner(_EXP_TAYLOR, x.maximum(_EXP_LIMIT))
     for _ in range(_EXP_SQUARINGS):
         result = result * result
     return result
@@ -68,17 +65,11 @@ def exp_of_negative(x: Any) -> Any:
 
 def softmax(x: Any, axis: int = -1) -> Any:
     """e^x / sum(e^x) along `axis`: maximum, exponential and sum are each written to memory once, not recomputed."""
-    powers, inverse = _powers_and_inverse(x, axis)
-    return powers * inverse
+    powers = exp_of_negative(x - along(x, axis, "max")).contiguous()
+    return powers * along(powers, axis, "sum").reciprocal().contiguous()
 
 
-def _powers_and_inverse(x: Any, axis: int) -> tuple[Any, Any]:
-    """e^(x - max) and 1 / its sum along `axis`."""
-    powers = exp_of_negative(x - _along(x, axis, "max")).contiguous()
-    return powers, _along(powers, axis, "sum").reciprocal().contiguous()
-
-
-def _along(x: Any, axis: int, operation: str) -> Any:
+def along(x: Any, axis: int, operation: str) -> Any:
     """The maximum or sum along `axis`, in memory. A long last axis goes by whole vectors first, which are joined then.
 
     Within one row a sum is a chain of additions whose order a compiler must keep, so it cannot use vectors.
@@ -93,31 +84,6 @@ def use_fast_activations(network: Network) -> None:
     """Makes `network` compute Sigmoid and Softmax by the polynomials above."""
     network.replaced["Sigmoid"] = lambda network, node, x: sigmoid(x)
     network.replaced["Softmax"] = _softmax
-    network.replaced[POWERS] = _softmax_powers
-    _scale_after_products(network)
-
-
-def _scale_after_products(network: Network) -> None:
-    """softmax(x) @ v becomes (powers @ v) * inverse: the products have fewer elements than the rows of x to scale."""
-    readers = network.consumers()
-    for node in [one for one in network.nodes if one.op == "Softmax" and one.opset_id.version >= SOFTMAX_OF_ONE_AXIS]:
-        (name,) = node.outputs
-        product = readers[name][0] if len(readers[name]) == 1 else None
-        if product is None or product.op != "MatMul" or product.inputs[1] == name or name in network.outputs:
-            continue
-        inverse, unscaled = f"{name}.inverse", f"{product.outputs[0]}.unscaled"
-        powers = OnnxNode(POWERS, node.opset_id, node.inputs, (name, inverse), node.opts)
-        matrix = OnnxNode("MatMul", product.opset_id, product.inputs, (unscaled,), product.opts)
-        scale = OnnxNode("Mul", product.opset_id, (unscaled, inverse), product.outputs, {})
-        network.nodes[network.nodes.index(node)] = powers
-        at = network.nodes.index(product)
-        network.nodes[at : at + 1] = [matrix, scale]
-
-
-def _softmax_powers(network: Network, node: Node, x: Any, axis: int = -1) -> tuple[Any, Any]:
-    if axis % x.ndim == x.ndim - 1:
-        return _powers_and_inverse(x, axis)
-    return softmax(x, axis), Tensor.ones(1)
 
 
 def _softmax(network: Network, node: Node, x: Any, axis: int | None = None) -> Any:

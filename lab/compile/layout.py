@@ -2,10 +2,10 @@
 
 Operators go on seeing NCHW. A value is written to memory with its channels innermost, so that a kernel's vector axis is
 the output channels, with stride 1 in the store, in the bias and in the packed weights. Weights are laid out once as
-[Co/8, kh, kw, Ci, 8] and viewed back as OIHW. A count of channels that the vector does not divide is the worst case (a
-131 to 131 convolution ran at 7.8 instead of 76 GFLOP/s), and a part of a vector costs as much as a whole one, so output
-channels are padded with zero weights to a multiple of the vector, and the padding is cut off wherever an operator could
-see it.
+[Co/16, kh, kw, Ci, 16] and viewed back as OIHW. A count of channels that the vector does not divide is the worst case
+(a 131 to 131 convolution ran at 7.8 instead of 76 GFLOP/s), and a part of a vector costs as much as a whole one, so
+output channels are padded with zero weights to a multiple of the vector, and the padding is cut off wherever an
+operator could see it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from typing import Any
 from tinygrad import Tensor
 from tinygrad.uop.ops import GroupOp, Ops
 
+from lab.compile.border import border_of
 from lab.compile.network import ELEMENTWISE, Network, Node
 
-PACKS = (8, 4)
+PACKS = (16, 8, 4)
+"""Output channels that lie side by side in a packed weight. Two vectors of eight share each load of a pixel."""
+VECTOR = 8
 MIN_PADDED_CHANNELS = 5
 """Fewer channels fit half a vector as well."""
 
@@ -41,7 +44,7 @@ def use_channels_last(network: Network, lanes: int = 8) -> None:
         if weight is not None and weight.ndim == 4:
             network.constants[node.inputs[1]] = pack_weight(weight, node.opts.get("group", 1))
     network.materialise = channels_last
-    network.copies = _pads
+    network.border = border_of
     network.replaced["Conv"] = _convolution
     network.replaced["ConvTranspose"] = _transposed_convolution
     network.replaced["MatMul"] = _matrix_product
@@ -120,15 +123,9 @@ def _channel_axis(value: Any, channels: int) -> int | None:
     return axis if value.shape[axis] == channels else None
 
 
-def _pads(node: Node) -> bool:
-    """Whether `node` is a convolution that stands on a padded copy of its input."""
-    pads = node.opts.get("pads") or ()
-    return node.op == "Conv" and len(pads) == 4 and any(pads) and node.opts.get("auto_pad", "NOTSET") == "NOTSET"
-
-
 def _convolution(network: Network, node: Node, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
     """A convolution whose zero padding is a padded copy: taps then need no test of the border."""
-    if x.ndim == 4 and _pads(node):
+    if x.ndim == 4 and border_of(node) is not None and any(options["pads"]):
         x = _padded_picture(x, *options["pads"])
         options["pads"] = [0, 0, 0, 0]
     return network.own("Conv", node)(x, weight, bias, **options)
@@ -140,7 +137,7 @@ def _padded_picture(x: Any, top: int, left: int, bottom: int, right: int) -> Any
     With fewer channels than a vector has lanes a vector covers several columns, which one test can only serve so.
     """
     channels, wide = x.shape[1], x.shape[3]
-    whole = PACKS[0] // math.gcd(channels, PACKS[0]) if channels < PACKS[0] else 1
+    whole = VECTOR // math.gcd(channels, VECTOR) if channels < VECTOR else 1
     if wide % whole:
         whole = 1
     before, after = -left % whole, -right % whole

@@ -18,13 +18,17 @@ from typing import Any
 from tinygrad import Tensor, dtypes
 from tinygrad.nn import onnx as tinygrad_onnx
 
+from lab.compile.border import Border, middle, widest, write_bordered
+
 ELEMENTWISE = frozenset((
     "Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
     "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow",
     "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh", "Where",
 ))  # fmt: skip
 VIEWS = frozenset(("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Flatten", "Split", "Expand", "Gather"))
-ORDERED = frozenset(("Einsum", "Gemm", "MatMul", "Softmax", "SoftmaxPowers", "Transpose"))
+SOFTMAX_PRODUCT = "SoftmaxProduct"
+"""An operator of our own (`lab.compile.attention`): softmax(x) @ v."""
+ORDERED = frozenset(("Einsum", "Gemm", "MatMul", "Softmax", SOFTMAX_PRODUCT, "Transpose"))
 """Operators whose results are no pictures: their axes are written in their own order."""
 
 Operator = Callable[..., Any]
@@ -54,8 +58,8 @@ class Network:
     """Operators computed in another way than tinygrad's own, by operator name: `f(network, node, *inputs, **opts)`."""
     materialise: Callable[[Any], Any] = contiguous
     """How a value is written to memory: the layout."""
-    copies: Callable[[Node], bool] = lambda node: False
-    """Whether an operator begins with a copy of its first input, which elementwise work can be done in."""
+    border: Callable[[Node], Border | None] = lambda node: None
+    """The zeros that an operator wants around its first input, if any."""
     padded: dict[str, int] = field(default_factory=dict)
     """Values with more channels (axis 1) than the model says: name to the model's count."""
 
@@ -111,6 +115,8 @@ class _Run:
         """Values that hold elementwise work, which a heavy reader would repeat for each of its taps."""
         self.ordered: set[str] = set()
         """Values that are no pictures: results of ORDERED operators, and what cheap operators make of them."""
+        self.bordered: dict[str, tuple[Any, Border]] = {}
+        """Pictures in memory with the zeros around them that their readers want."""
         for name in lazy:
             if len(self.readers[name]) > 1:
                 self._write(name)
@@ -130,9 +136,23 @@ class _Run:
     def _write(self, name: str) -> None:
         value = self.values[name]
         if isinstance(value, Tensor) and dtypes.is_float(value.dtype):
-            self.values[name] = contiguous(value) if name in self.ordered else self.network.materialise(value)
+            border = self._border(name)
+            if border is not None:
+                picture = write_bordered(value, border)
+                self.bordered[name] = (picture, border)
+                self.values[name] = middle(picture, border)
+            else:
+                self.values[name] = contiguous(value) if name in self.ordered else self.network.materialise(value)
         self.heavy[name] = frozenset()
         self.computed.discard(name)
+
+    def _border(self, name: str) -> Border | None:
+        """The border with which a picture is written; None without."""
+        value = self.values[name]
+        if name in self.ordered or name in self.network.outputs or value.ndim != 4 or value.shape[0] != 1:
+            return None
+        readers = [one for one in self.readers[name] if one.inputs[0] == name]
+        return widest([border for border in map(self.network.border, readers) if border is not None])
 
     def _fused(self, name: str) -> frozenset[int]:
         return self.heavy.get(name, frozenset())
@@ -154,7 +174,7 @@ class _Run:
     def _reads_once(self, node: Node, name: str) -> bool:
         """Whether `node` reads each element of its input once, so that elementwise work on it can stay open."""
         is_own = name == node.inputs[0] and node.inputs.count(name) == 1 and len(self.readers[name]) == 1
-        return node.op in VIEWS or (is_own and self.network.copies(node))
+        return node.op in VIEWS or (is_own and self.network.border(node) is not None)  # it begins with a padded copy
 
     def _evaluate(self, node: Node) -> None:
         runner, options = self.network.runner, dict(node.opts)
@@ -165,6 +185,11 @@ class _Run:
             inputs[1] = self._constant_indices(node.inputs[1])
         if node.outputs[0] not in self.network.padded or node.op == "Conv":
             inputs = [self.network.cut(name, value) for name, value in zip(node.inputs, inputs, strict=True)]
+        wanted = self.network.border(node)
+        if wanted is not None and node.inputs[0] in self.bordered:
+            picture, border = self.bordered[node.inputs[0]]
+            inputs[0] = self.network.cut(node.inputs[0], middle(picture, border, wanted))
+            options["pads"] = [0, 0, 0, 0]
         replaced = self.network.replaced.get(node.op)
         if replaced is not None:
             result = replaced(self.network, node, *inputs, **options)
@@ -185,6 +210,8 @@ class _Run:
         inputs = list(dict.fromkeys(node.inputs))
         is_cheap = node.op in ELEMENTWISE or node.op in VIEWS
         fused = frozenset().union(*map(self._fused, inputs)) if is_cheap else frozenset((index,))
+        if node.op == SOFTMAX_PRODUCT:  # its result is in memory
+            fused = frozenset()
         for name in node.outputs:
             if self._is_constant(name):
                 continue

