@@ -1,5 +1,6 @@
 """The compile's HTML page: everything in it, nothing outside it, and a real browser shows it."""
 
+import io
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from lab.cli import main
 from lab.compile.compiler import compile_spec
@@ -21,9 +24,20 @@ HEADINGS = ("Contract", "Checks", "Accuracy", "Launch timeline", "Time per launc
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> CompileReport:
+def progress() -> Progress:
+    """What the command shows while it works."""
+    return Progress(console=Console(file=io.StringIO()))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, progress: Progress) -> CompileReport:
     folder = tmp_path_factory.mktemp("page")
-    return compile_spec(write_spec(folder), folder / "tiny.fenced")
+    return compile_spec(write_spec(folder), folder / "tiny.fenced", progress=progress)
+
+
+def test_the_progress_bar_is_full_when_every_stage_is_done(report: CompileReport, progress: Progress) -> None:
+    (bar,) = progress.tasks
+    assert bar.completed == bar.total == len(report.stages)
 
 
 @pytest.fixture(scope="module")
