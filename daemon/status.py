@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from abi.packet import MAX_PACKET_BYTES
 from daemon import __version__, guard
+from signing.utc import to_rfc3339
 
 if TYPE_CHECKING:
     from daemon.entry import Entry
@@ -90,7 +91,8 @@ def status_body(service: Service) -> Tree:
 def _models(service: Service) -> list[Tree]:
     models: list[Tree] = []
     for name, pipeline in service.roster.pipelines.items():
-        model, stated = pipeline.model, pipeline.model.bundle.statement.model
+        model, statement = pipeline.model, pipeline.model.bundle.statement
+        stated, expires = statement.model, statement.expires_unix_s
         previous = service.roster.previous.get(name)
         models.append(
             {
@@ -98,6 +100,7 @@ def _models(service: Service) -> list[Tree]:
                 "version": stated.version,
                 "release": stated.release,
                 "digest": model.bundle.digest,
+                "expires": None if expires is None else to_rfc3339(expires),
                 "path": model.path,
                 "mode": pipeline.degradation.mode.value,
                 "priority": pipeline.claim.priority,

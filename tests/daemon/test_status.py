@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from client import cli
 from daemon.status import TEXT_LIMIT_BYTES, status_text
+from signing.utc import LIMIT_UNIX_S
+from tests.simulators import BundleSimulator
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import DaemonThread
 
@@ -47,6 +50,18 @@ def test_what_a_packet_does_not_hold_is_left_out_by_name_the_longest_first() -> 
     assert [(one["name"], one["outputs"], one["runs"]) for one in told["models"]] == [
         (f"model-{at}", [], {"torn": 1}) for at in range(3)
     ]
+
+
+def test_a_bundle_with_an_end_says_when_it_is(tmp_path: Path, maker: BundleMaker) -> None:
+    def ending(sim: BundleSimulator) -> None:
+        sim.statement = replace(sim.statement, expires_unix_s=LIMIT_UNIX_S)
+
+    bundles = [
+        maker.write(TinyModel(), edit=ending),
+        maker.write(TinyModel(name="other", streams=("wide",)), "other.fenced"),
+    ]
+    with DaemonThread(tmp_path, bundles, maker) as daemon:
+        assert [one["expires"] for one in daemon.status()["models"]] == ["9999-12-31T23:59:59Z", None]
 
 
 def test_an_operator_of_very_many_models_sees_them_all(tmp_path: Path, maker: BundleMaker, capsys: Any) -> None:
