@@ -25,7 +25,7 @@ from lab.replay.replay import Options, ReplayReport, begin_report, begin_state, 
 from lab.replay.rig import Rig
 
 SLOTS, QUEUE = 8, 4
-_SETTLE_S = 2.0
+_SETTLE_S = 10.0
 Key = tuple[str, tuple[int, ...]]
 """A result: its model, and the sequences of its frames as they are now, rising: no two frames have the same."""
 
@@ -107,13 +107,16 @@ class _RealTime:
             return
         self._next += 1
         self._numbers[frame.stream, frame.submit.sequence, frame.submit.sof_ns] = self._next
-        self._rig.submit([(0, frame)], self._next, age_ns=max(0, self._age_ns(frame)))
+        begin_ns = self._begin_ns(frame) + self._offset_ns
+        self._rig.submit([(0, frame)], self._next, age_ns=time.monotonic_ns(), not_before_ns=begin_ns)
         self._report.frames += 1
 
-    def _age_ns(self, frame: LoggedFrame) -> int:
-        """How old the frame was when it was submitted, where its clock tells."""
+    def _begin_ns(self, frame: LoggedFrame) -> int:
+        """When the frame began by the log's clock, where the camera's clock tells: frames begin as far apart as they
+        did, however late this machine is with one of them.
+        """
         monotonic = self._plan.opened[frame.stream].format.clock is ClockId.MONOTONIC
-        return frame.logged_ns - frame.submit.sof_ns if monotonic else 0
+        return min(frame.submit.sof_ns, frame.logged_ns) if monotonic else frame.logged_ns
 
     def _set_aux(self, data: bytes, logged_ns: int) -> None:
         value = messages.decode(Kind.SET_AUX, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from abi.flat import RESULT, SUBMIT, Submit
 from abi.messages import OpenStream, encode
 from abi.packet import HEADER_BYTES
 from abi.receipt import Receipt
+from client.camera import Frame
 from lab import cli
 from lab.hil.scenario import CameraPlan, ScenarioRefused
 from lab.hil.view import make_view
@@ -25,9 +27,11 @@ from lab.replay.importers.samples import Family, Samples
 from lab.replay.importers.write import Part, Picture, Source, write_log
 from lab.replay.log import LogReader, LogWriter
 from lab.replay.pictures import cameras_of, sets_of
+from lab.replay.played import LoggedFrame
 from lab.replay.realtime import replay_in_real_time
 from lab.replay.refusal import LogRefusal, LogRefused
 from lab.replay.replay import Options, replay
+from lab.replay.rig import Rig
 from tests.lab.replay.test_import import noise, write_video
 from tests.lab.replay.test_import_openpilot import ARGUMENTS as OPENPILOT
 from tests.lab.replay.test_import_openpilot import FRAME_IDS, rlog, sof_ns, write_hevc
@@ -208,7 +212,9 @@ def test_cameras_of_a_log_are_driven_together_and_replayed(
     assert apart == [4 * MS] * 3  # as they were, on however busy a machine
 
 
-def test_cameras_that_see_at_the_same_instant_are_told_apart(tmp_path: Path, maker: BundleMaker) -> None:
+def test_cameras_that_see_at_the_same_instant_are_told_apart(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Frames that begin and are numbered alike, in another order in the contract than in the log."""
     at_once = tmp_path / "once.mcap"
     write_log([part("left", LEFT_MS), part("right", LEFT_MS, seed=50)], at_once)
@@ -219,6 +225,13 @@ def test_cameras_that_see_at_the_same_instant_are_told_apart(tmp_path: Path, mak
         found = [np.frombuffer(one.data, "<f4") for one in LogReader(log).messages() if one.kind == "outputs"]
         assert np.array_equal(found[0], picture(51).astype(np.float32) - picture(1))
         assert replay(daemon.sockets, log).equal == 4
+        fill = Rig._filled
+
+        def late(rig: Rig, frame: LoggedFrame) -> Frame:
+            time.sleep(2 * MS / 1e9)  # as long a machine may stand still between two cameras
+            return fill(rig, frame)
+
+        monkeypatch.setattr(Rig, "_filled", late)
         report = replay_in_real_time(daemon.sockets, log, Options())
     assert (report.equal, report.not_logged, report.not_run) == (4, 0, {})
 
