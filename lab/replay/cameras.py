@@ -27,6 +27,8 @@ __all__ = ["record_sets"]
 
 PATIENCE_S = 0.05
 """For frames of a set that is not whole, or of which one did not run: the others may wait for partners for long."""
+END_S = 0.3
+"""For what is still held when all is given."""
 HELD = "held"
 """What became of frames that still waited when the drive ended."""
 
@@ -56,6 +58,8 @@ class _Recording:
         self._rig, self._log, self._model = rig, log, model
         self._counts: Counter[str] = Counter()
         self._held: set[tuple[str, int]] = set()
+        self._idle: set[int] = set()  # sets of which a frame did not run
+        self._taken = len(rig.cameras)  # how many frames a run takes, as far as that is known
         self._last_ns = self._last_at_ns = 0  # of the last set's last frame: its start now, and as it was
         self._poll = select.poll()
         now_ns = time.monotonic_ns()
@@ -69,7 +73,7 @@ class _Recording:
     def play(self, frames: FrameSet, number: int) -> None:
         """Gives one set and waits until it is settled, or has had its time."""
         self._submit(frames, number)
-        whole = len(frames) == len(self._rig.cameras)
+        whole = len(frames) >= self._taken
         end_s = time.monotonic() + (self._rig.timeout_s if whole else PATIENCE_S)
         while any(held == number for _, held in self._held):
             left_s = end_s - time.monotonic()
@@ -78,13 +82,14 @@ class _Recording:
             if left_s <= 0:
                 break
             self._poll.poll(left_s * 1000)
-            if self._take() and whole:
+            self._take()
+            if whole and number in self._idle:
                 whole, end_s = False, time.monotonic() + PATIENCE_S
         self._take()
 
     def end(self) -> Counter[str]:
         """Waits a little for what is still held; what is then, ends with its camera."""
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + END_S
         while self._held and (left_s := end_s - time.monotonic()) > 0:
             self._poll.poll(left_s * 1000)
             self._take()
@@ -109,21 +114,17 @@ class _Recording:
             self._log.write("/note/truth", json_text(truth).encode(), sof_ns)
         self._last_at_ns = at_ns
 
-    def _take(self) -> bool:
-        """Everything that has come; whether some frame ended without a run.
-
-        A result is sent before the slots of its frames come back, so it is here when they are.
-        """
-        idle = False
+    def _take(self) -> None:
+        """Everything that has come. A result is sent before the slots of its frames come back: it is here by then."""
         for stream, camera in self._rig.cameras.items():
             for release in camera.releases():
                 self._held.discard((stream, release.sequence))
                 self._counts[status_of(release)] += 1
-                idle = idle or release.status != ReleaseStatus.RUN
+                if release.status != ReleaseStatus.RUN:
+                    self._idle.add(release.sequence)
                 end = TapEnd(*release[:6], time.monotonic_ns(), 0)
                 self._log.write(f"/camera/{stream}/end", TAP_END.pack(end), end.ended_ns)
         self._take_results()
-        return idle
 
     def _take_results(self) -> None:
         while True:
@@ -131,6 +132,6 @@ class _Recording:
                 delivery = self._rig.consumers[self._model].recv()
             except TimeoutError:
                 return
-            now_ns = time.monotonic_ns()
+            now_ns, self._taken = time.monotonic_ns(), len(delivery.receipt.frames)
             self._log.write(f"/model/{self._model}/result", RESULT.pack(delivery.result), now_ns)
             self._log.write(f"/model/{self._model}/outputs", outputs_bytes(delivery), now_ns)

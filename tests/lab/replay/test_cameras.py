@@ -246,6 +246,18 @@ def test_one_camera_of_several_can_be_driven_alone(two: Path, tmp_path: Path, ma
         assert cli.main(["drive", str(tmp_path / "x.mcap"), "--stream", "right", *sockets]) == 2  # of no log
 
 
+def test_cameras_of_several_rates_run_at_their_own(tmp_path: Path, maker: BundleMaker) -> None:
+    """Of a model that takes one of them every frame runs, also where the other camera has none."""
+    log = tmp_path / "rates.mcap"
+    write_log([part("left", range(100, 600, 50)), part("right", range(100, 600, 100), seed=50)], log)
+    bundles = [maker.write(TinyModel("add", name=name, streams=(stream,)), f"{name}.fenced")
+               for name, stream in (("tiny", "left"), ("other", "right"))]  # fmt: skip
+    with DaemonThread(tmp_path, bundles, maker) as daemon:
+        found = LogReader(driven(daemon, log)).info().counts
+    assert (found["/camera/left/submit"], found["/camera/right/submit"]) == (10, 5)
+    assert found["/model/tiny/result"] == 10
+
+
 def test_so_many_sets_are_driven_as_were_asked_for(two: Path, tmp_path: Path, maker: BundleMaker) -> None:
     bundle = maker.write(TinyModel("pair", streams=("left", "right"), max_skew_ns=20 * MS))
     with DaemonThread(tmp_path, [bundle], maker) as daemon:
