@@ -91,14 +91,14 @@ enum RefusalCode {
   timeNotRising @14;     # SOF is not after the stream's last SOF
   timeInFuture @15;      # SOF lies beyond now + tolerance
   timeStale @16;         # SOF is older than maxAge
-  notReady @17;          # no model is ready
-  unknownCommand @18;
-  modelRefused @19;      # the bundle was refused; the text names the signing or admission code
-  deviceError @20;       # the accelerator is in error
+  notReady @17;          # what that needs is not there now: a model that serves, of this name, or to go back to
+  unknownCommand @18;    # no command of this number
+  modelRefused @19;      # a bundle or snapshot was refused; of a bundle `what` begins with the step's own code and a colon
+  deviceError @20;       # reserved: the accelerator is in error
   idle @21;              # (closes) the peer stayed silent beyond the limit
   unknownAux @22;        # no loaded model takes an aux input of this name
   badAux @23;            # aux size, dtype or time is not the contract's
-  shuttingDown @24;
+  shuttingDown @24;      # reserved: a daemon that ends says Bye
   outOfSkew @25;         # no frame of another stream of the entrypoint is near enough in time (maxSkewNs)
 }
 

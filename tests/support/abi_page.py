@@ -22,6 +22,7 @@ from abi.stream_format import fourcc_text
 from abi.transitions import TRANSITIONS, Party, State, Transition
 
 PAGE = Path(__file__).parents[2] / "docs" / "abi.md"
+SCHEMA = Path(__file__).parents[2] / "abi" / "session.capnp"
 SLOT_TYPES = {
     "enum": ("u16 enum", 2), "uint16": ("u16", 2), "uint32": ("u32", 4), "uint64": ("u64", 8), "int64": ("i64", 8),
 }  # fmt: skip
@@ -188,8 +189,11 @@ def example() -> str:
 
 
 def refusals() -> str:
-    rows = [(int(code), f"`{code.name}`", "yes" if code.closes else "") for code in RefusalCode if code]
-    return table(("code", "name", "ends the session"), *rows)
+    """Codes with the comments that stand behind them in the schema."""
+    text = SCHEMA.read_text().partition("enum RefusalCode {")[2].partition("\n}")[0]
+    said = {int(number): words for number, words in re.findall(r"@(\d+);\s*# (?:\(closes\) )?(.+)", text)}
+    rows = [(int(code), f"`{code.name}`", said[code], "yes" if code.closes else "") for code in RefusalCode if code]
+    return table(("code", "name", "meaning", "ends the session"), *rows)
 
 
 def formats() -> str:
