@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-LIMIT_S = 120
+LIMIT_S = 300
 WIDTH = 1200
 
 

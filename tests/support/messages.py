@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.sign.pack import open_checked
 from tests.lab.compile.python_pipelines import PIPELINE, write_pipeline
 
-LIMIT_S = 120
+LIMIT_S = 600
 FRESH = """
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ from lab.hil.scenario_toml import EVENT_PARAMS, MEASURES, load_scenario
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "hil.md").read_text()
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 def block(language: str) -> str:

@@ -14,7 +14,7 @@ from lab.hil.bench import PROBES, Bench
 from lab.hil.probe_lab import ProbeLab
 
 REPOSITORY = Path(__file__).parents[3]
-LIMIT_S = 120
+LIMIT_S = 600
 TESTS = """
 import pytest
 
