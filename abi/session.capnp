@@ -93,7 +93,7 @@ enum RefusalCode {
   timeStale @16;         # SOF is older than maxAge
   notReady @17;          # what that needs is not there now: a model that serves, of this name, or to go back to
   unknownCommand @18;    # no command of this number
-  modelRefused @19;      # a bundle or snapshot was refused; of a bundle `what` begins with the step's own code and a colon
+  modelRefused @19;      # a bundle or snapshot was refused; of a bundle `what` begins with the step's code and a colon
   deviceError @20;       # reserved: the accelerator is in error
   idle @21;              # (closes) the peer stayed silent beyond the limit
   unknownAux @22;        # no loaded model takes an aux input of this name
