@@ -92,9 +92,13 @@ struct Plane {
 struct Rect {
   # A part of the picture in luma pixels, origin at the top left.
   x @0 :UInt32;
+  # First column.
   y @1 :UInt32;
+  # First row.
   width @2 :UInt32;
+  # Columns.
   height @3 :UInt32;
+  # Rows.
 }
 
 struct StreamFormat {
@@ -115,13 +119,21 @@ struct StreamFormat {
   bufferBytes @6 :UInt64;
   # Size of every buffer of the stream. The descriptor's own size must be at least this.
   range @7 :Range;
+  # Which codes are black and white.
   matrix @8 :Matrix;
+  # How luma and chroma come from red, green and blue; identity where there is no chroma.
   primaries @9 :Primaries;
+  # Which colours red, green, blue and white are.
   transfer @10 :Transfer;
+  # How light becomes a code.
   chromaSite @11 :ChromaSite;
+  # Where a chroma sample lies among its luma samples; notSubsampled where each pixel has its own.
   cfa @12 :CfaOrder;
+  # Order of the colour filters of a mosaic; none where there is no mosaic.
   clock @13 :ClockId;
+  # The clock of every sofNs and eofNs of the stream.
   mark @14 :TimeMark;
+  # Which instant of the exposure sofNs marks.
   periodNs @15 :UInt64;
   # Nominal time between frames; 0 is refused.
   cameraName @16 :Text;

@@ -31,6 +31,7 @@ enum BufferKind {
 
 struct Buffer {
   kind @0 :BufferKind;
+  # Whose memory it is, and so who may write it.
   sizeBytes @1 :UInt64;
   # 1.. ; for frames StreamFormat.bufferBytes.
   offset @2 :UInt64;
@@ -40,6 +41,7 @@ struct Buffer {
   initialOffset @4 :UInt64;
   # state with `initialFromWeights`: offset of its first value in the weights blob.
   initialFromWeights @5 :Bool;
+  # state: whether it begins as part of the weights; otherwise as zeros.
 }
 
 enum Access {
@@ -59,6 +61,7 @@ struct Program {
   # Range of the kernel's binary in the code blob; 0, 0 where the blob is one linked object (cpu). Programs may share
   # one range: one binary with several entries.
   codeBytes @3 :UInt64;
+  # Its length; see codeOffset.
   argumentAccess @4 :List(Access);
   # One for each argument, in order.
   flops @5 :UInt64;
@@ -78,6 +81,7 @@ struct Launch {
   program @0 :UInt32;
   # Index in Graph.programs.
   arguments @1 :List(Argument);
+  # One for each of the program's argumentAccess, in order.
   global @2 :List(UInt32);
   # cpu: [cores]: the shim is called once for each core index 0..cores-1. Others: work groups in x, y, z.
   local @3 :List(UInt32);
@@ -88,30 +92,41 @@ struct Launch {
 
 struct FrameInput {
   name @0 :Text;
+  # The model's own name of the input.
   stream @1 :Text;
   # Which camera stream it takes.
   format @2 :Frame.StreamFormat;
   # The exact format the graph was compiled for. clock, mark, periodNs and cameraName are the camera's own.
   buffer @3 :UInt32;
+  # Index in Graph.buffers, of kind frame.
 }
 
 struct AuxInput {
   name @0 :Text;
+  # As in SetAux.
   dtype @1 :Results.DType;
+  # Of its elements.
   shape @2 :List(UInt32);
+  # Row-major.
   buffer @3 :UInt32;
+  # Index in Graph.buffers, of kind aux.
   maxAgeNs @4 :UInt64;
   # Older values are stale; 0: any age is good.
   hasDefault @5 :Bool;
   # Whether a stale or missing value is replaced by `defaultValue`; otherwise the run is refused.
   defaultValue @6 :Data;
+  # As many bytes as dtype and shape ask for; empty without hasDefault.
 }
 
 struct StateBuffer {
   name @0 :Text;
+  # By which a value is handed over, saved and restored.
   dtype @1 :Results.DType;
+  # Of its elements.
   shape @2 :List(UInt32);
+  # Row-major.
   buffer @3 :UInt32;
+  # Index in Graph.buffers, of kind state.
   handOver @4 :Bool;
   # Whether a new model with the same name, dtype and shape takes the value over; otherwise it is reset.
 }
@@ -120,9 +135,11 @@ struct Output {
   view @0 :Results.OutputView;
   # name, dtype, shape, unit, nan. offset and sizeBytes are the slice inside `buffer`.
   buffer @1 :UInt32;
+  # Index in Graph.buffers, of kind output.
   absoluteTolerance @2 :Float64;
   # Goldens and replays accept |a - b| <= max(absolute, relative * |b|); 0, 0 asks for equal bits.
   relativeTolerance @3 :Float64;
+  # See absoluteTolerance.
 }
 
 enum EntryRole {
@@ -151,12 +168,15 @@ enum MissPolicy {
 
 struct Entrypoint {
   name @0 :Text;
+  # For receipts' readers and reports; each once.
   firstLaunch @1 :UInt32;
+  # Index in Graph.launches.
   launchCount @2 :UInt32;
   # Launches firstLaunch .. firstLaunch + launchCount - 1, in order.
   frames @3 :List(UInt32);
   # Indices in Graph.frames; at most 8.
   aux @4 :List(UInt32);
+  # Indices in Graph.aux.
   outputs @5 :List(UInt32);
   # At least one; none in a stateOnly entrypoint.
   maxSkewNs @6 :UInt64;
@@ -178,29 +198,44 @@ struct Entrypoint {
 struct GoldenVector {
   # One self-test run. Input bytes are not stored: byte i of an input is made by `abi.golden` from the seed.
   entrypoint @0 :UInt32;
+  # Index in Graph.entrypoints.
   seed @1 :UInt64;
+  # Of the inputs; two vectors of an entrypoint have different ones.
   outputOffset @2 :UInt64;
   # The expected bytes in the goldens blob: the outputs, one after another in the entrypoint's order. An entrypoint
   # without outputs is held to its state instead: the states that its launches write, in the order of Graph.states, as
   # the run leaves them when it starts from their initial values; equal bits.
   outputBytes @3 :UInt64;
+  # How many; all that the run has to give.
 }
 
 struct Graph {
   abiVersion @0 :UInt16;
+  # The ABI that its formats are of; must match exactly.
   halVersion @1 :UInt16;
+  # See the constant halVersion.
   driver @2 :Text;
   # cpu, opencl, hcq or cuda.
   threads @3 :UInt32;
   # cpu: workers that the launches are fanned over.
   arenaBytes @4 :UInt64;
+  # Size of the one arena that buffers of kind arena lie in.
   buffers @5 :List(Buffer);
+  # All memory that launches touch.
   programs @6 :List(Program);
+  # All kernels.
   launches @7 :List(Launch);
+  # All launches; each is of an entrypoint.
   frames @8 :List(FrameInput);
+  # The cameras' pictures that entrypoints take.
   aux @9 :List(AuxInput);
+  # The small named tensors that entrypoints take.
   states @10 :List(StateBuffer);
+  # What lives from run to run.
   outputs @11 :List(Output);
+  # The named tensors that entrypoints give.
   entrypoints @12 :List(Entrypoint);
+  # What can be run; the primary first.
   goldens @13 :List(GoldenVector);
+  # At least two for each entrypoint.
 }

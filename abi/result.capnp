@@ -33,14 +33,19 @@ enum NanPolicy {
 struct OutputView {
   # One named output inside a ring slot.
   name @0 :Text;
+  # The model's name of it.
   dtype @1 :DType;
+  # Of its elements, little endian.
   shape @2 :List(UInt32);
+  # Row-major; empty for a scalar.
   unit @3 :Text;
   # SI symbol, for instance "m"; "1" for a pure number.
   offset @4 :UInt64;
   # Bytes from the slot's start.
   sizeBytes @5 :UInt64;
+  # Exactly those of dtype and shape.
   nan @6 :NanPolicy;
+  # What becomes of a result with NaN or infinity in it.
 }
 
 enum FenceStatus {
@@ -52,7 +57,9 @@ enum FenceStatus {
 struct Result {
   # FLAT. Sent after the fence has signalled and the outputs stand in the ring.
   subscriptionId @0 :UInt32;
+  # As Subscribed gave it.
   slot @1 :UInt32;
+  # Of the ring, where the outputs stand.
   slotSequence @2 :UInt64;
   # The slot's sequence word while this result is valid: even.
   missed @3 :UInt64;
@@ -61,8 +68,11 @@ struct Result {
     modelDigest0 @4 :UInt64;
     # SHA-256 of the signed statement as four little-endian words.
     modelDigest1 @5 :UInt64;
+    # Bytes 8 to 15.
     modelDigest2 @6 :UInt64;
+    # Bytes 16 to 23.
     modelDigest3 @7 :UInt64;
+    # Bytes 24 to 31.
     entrypoint @8 :UInt32;
     # Index in the graph's entrypoints.
     device @9 :UInt32;
@@ -70,12 +80,15 @@ struct Result {
     timeline @10 :UInt64;
     # Drawn when the timeline was created; values of different timelines cannot be compared.
     fenceValue @11 :UInt64;
+    # The run's number on its timeline.
     fenceStatus @12 :FenceStatus;
+    # Always signaled in a result that was sent.
     flags @13 :UInt16;
     # Bit 0: the deadline was met. Bit 1: an output holds NaN or infinity. Bit 2: state was reset before this run.
     frameCount @14 :UInt32;
     # How many of frame0..frame7 are used.
     stateEpoch @15 :UInt64;
+    # Rises whenever recurrent state was reset, restored or not handed over.
     deadlineNs @16 :Int64;
     # CLOCK_MONOTONIC.
     submittedNs @17 :Int64;
@@ -87,6 +100,7 @@ struct Result {
     deviceStartedNs @20 :Int64;
     # The same in the device's own clock.
     deviceCompletedNs @21 :Int64;
+    # The same in the device's own clock.
     publishedNs @22 :Int64;
     # When the outputs stood in the ring, CLOCK_MONOTONIC.
     clockErrorNs @23 :UInt64;
@@ -94,14 +108,20 @@ struct Result {
     auxAge0Ns @24 :Int64;
     # Age at submittedNs of the contract's first four aux inputs; -1 where there is none.
     auxAge1Ns @25 :Int64;
+    # Of the second.
     auxAge2Ns @26 :Int64;
+    # Of the third.
     auxAge3Ns @27 :Int64;
+    # Of the fourth.
     frame0 :group {
       stream @28 :UInt32;
       # Index of the stream in the entrypoint's contract.
       slot @29 :UInt32;
+      # Of the camera's buffers.
       sequence @30 :UInt64;
+      # As in its Submit.
       generation @31 :UInt64;
+      # As in its Submit.
       sofNs @32 :Int64;
       # In the camera's clock.
       sofMonotonicNs @33 :Int64;
@@ -113,6 +133,7 @@ struct Result {
       # Sequence numbers of this stream that never came, in total since it opened.
     }
     frame1 :group {
+      # This and the following ones as frame0.
       stream @36 :UInt32;
       slot @37 :UInt32;
       sequence @38 :UInt64;

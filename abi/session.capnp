@@ -105,12 +105,15 @@ enum RefusalCode {
 struct Refusal {
   # Answers one packet of the client. Nothing that was refused has taken effect.
   code @0 :RefusalCode;
+  # Why, for a program.
   inReplyTo @1 :UInt16;
   # Kind of the refused packet.
   what @2 :Text;
   # What was wrong, naming the field.
   expected @3 :Text;
+  # What would have been granted.
   found @4 :Text;
+  # What came instead.
   action @5 :Text;
   # What to do about it.
 }
@@ -124,6 +127,7 @@ struct OpenStream {
   stream @0 :Text;
   # The stream's name in the model's contract, for instance "road" (1..64 bytes, [a-z0-9_.-]).
   format @1 :Frame.StreamFormat;
+  # Complete; it must be the one that the model was compiled for.
 }
 
 struct StreamOpened {
@@ -140,13 +144,16 @@ struct RegisterBuffers {
   # also be a dma-buf, whose size the kernel fixes: the daemon then waits for its implicit writers as for an
   # in-fence, and brackets each read by DMA_BUF_IOCTL_SYNC; the camera does so around what its CPU writes.
   streamId @0 :UInt32;
+  # As StreamOpened gave it.
   slots @1 :UInt32;
   # 1..maxSlots; descriptors = slots + 1.
 }
 
 struct BuffersRegistered {
   streamId @0 :UInt32;
+  # Of the request.
   slots @1 :UInt32;
+  # Of the request: all of them are registered.
   zeroCopy @2 :Bool;
   # Whether the accelerator reads the buffers in place.
 }
@@ -154,7 +161,9 @@ struct BuffersRegistered {
 struct Submit {
   # FLAT. The camera gives one written slot to the daemon; from here the slot is the daemon's.
   streamId @0 :UInt32;
+  # As StreamOpened gave it.
   slot @1 :UInt32;
+  # Which of the registered buffers, from 0.
   generation @2 :UInt64;
   # The slot's lease number: 1 for its first submit, then one more each time, also after a refused one (but not
   # after badGeneration, unknownSlot or unknownStream, which leave the lease alone).
@@ -185,10 +194,15 @@ struct Release {
   # FLAT. The slot is the camera's again. Sent once for each Submit, only after the slot's fence has
   # signalled, or when the frame never reached the device.
   streamId @0 :UInt32;
+  # As in the Submit.
   slot @1 :UInt32;
+  # As in the Submit.
   generation @2 :UInt64;
+  # As in the Submit.
   sequence @3 :UInt64;
+  # As in the Submit.
   status @4 :ReleaseStatus;
+  # What became of the frame.
   code @5 :RefusalCode;
   # The reason, when status is refused; otherwise ok.
   heldNs @6 :UInt64;
@@ -197,11 +211,13 @@ struct Release {
 
 struct CloseStream {
   streamId @0 :UInt32;
+  # As StreamOpened gave it. Frames that wait end as lost; what runs stays the daemon's until its fence.
 }
 
 struct SetAux {
   # Sets one small named tensor for the frames that follow.
   name @0 :Text;
+  # Of an aux input of the model's contract.
   timeNs @1 :Int64;
   # When the value was true, CLOCK_MONOTONIC.
   value @2 :Data;
@@ -211,6 +227,7 @@ struct SetAux {
 struct AuxSet {
   # Answers one SetAux: the frames that run from here take the value. A refused one is answered by Refusal.
   name @0 :Text;
+  # As in the SetAux.
 }
 
 enum DeliveryPolicy {
@@ -222,6 +239,7 @@ struct Subscribe {
   model @0 :Text;
   # The model's name.
   policy @1 :DeliveryPolicy;
+  # What waits for a consumer that is slow.
   queue @2 :UInt32;
   # Results that may wait under `every`; 1..64.
 }
@@ -229,11 +247,15 @@ struct Subscribe {
 struct Subscribed {
   # Comes with one descriptor: the result ring, read-only. Slot i starts at i * slotBytes.
   subscriptionId @0 :UInt32;
+  # Names the subscription in each Result.
   slots @1 :UInt32;
+  # Of the ring.
   slotBytes @2 :UInt64;
+  # Distance of two slots. A slot begins with its u64 sequence word; each output stands at its OutputView.offset.
   modelDigest @3 :Data;
   # SHA-256 of the bundle's signed statement (32 bytes).
   outputs @4 :List(Results.OutputView);
+  # What stands in a slot, and where.
 }
 
 enum CommandKind {
@@ -253,6 +275,7 @@ enum CommandKind {
 struct Command {
   # Comes with one descriptor if it is restoreState: a snapshot in a memfd sealed against writing; else with none.
   command @0 :CommandKind;
+  # What to do.
   argument @1 :Text;
   # A path, or a model's name. Empty where only one model can be meant.
   frames @2 :UInt32;
@@ -263,6 +286,7 @@ struct Reply {
   # Answers one Command that was carried out. A refused one is answered by Refusal. Comes with one descriptor if it
   # answers snapshotState: a memfd that can never change again; else with none.
   command @0 :CommandKind;
+  # The one that was carried out.
   body @1 :Text;
   # JSON, or text for metrics.
 }
@@ -290,8 +314,11 @@ struct TapStream {
   # reader reads the slot's control word, copies, and reads it again: unless it was TapFrame.controlWord both times the
   # copy is discarded. This holds for cameras that keep the word (the client libraries do).
   streamId @0 :UInt32;
+  # Names the stream in the tap's packets.
   stream @1 :Text;
+  # Its name in the model's contract.
   format @2 :Frame.StreamFormat;
+  # As the camera declared it.
   slots @3 :UInt32;
   # 0: the pixels are not shared; `withheld` says why.
   withheld @4 :Text;
@@ -301,14 +328,21 @@ struct TapStream {
 struct TapFrame {
   # FLAT. A frame was submitted, accepted, and its pixels are there.
   streamId @0 :UInt32;
+  # As in TapStream.
   slot @1 :UInt32;
+  # Where its pixels are.
   generation @2 :UInt64;
   # These and the next five as in Submit.
   sequence @3 :UInt64;
+  # As in Submit.
   sofNs @4 :Int64;
+  # As in Submit.
   eofNs @5 :Int64;
+  # As in Submit.
   controlWord @6 :UInt64;
+  # As in Submit.
   exposureNs @7 :UInt64;
+  # As in Submit.
   receivedNs @8 :Int64;
   # When the daemon took the Submit, CLOCK_MONOTONIC.
   missed @9 :UInt64;
@@ -318,10 +352,15 @@ struct TapFrame {
 struct TapEnd {
   # FLAT. A frame has ended; also one of which there was no TapFrame.
   streamId @0 :UInt32;
+  # As in TapStream.
   slot @1 :UInt32;
+  # As in Release.
   generation @2 :UInt64;
+  # As in Release.
   sequence @3 :UInt64;
+  # As in Release.
   status @4 :ReleaseStatus;
+  # As in Release.
   code @5 :RefusalCode;
   # As in Release.
   endedNs @6 :Int64;
@@ -340,10 +379,13 @@ enum TapTopic {
 
 struct TapNote {
   topic @0 :TapTopic;
+  # What it tells of.
   name @1 :Text;
+  # Of the model, aux input or stream; empty for an audit entry.
   timeNs @2 :Int64;
   # Of an aux input; else 0.
   seenNs @3 :Int64;
   # When it happened, CLOCK_MONOTONIC.
   value @4 :Data;
+  # See TapTopic.
 }

@@ -28,13 +28,16 @@ struct StateSnapshot {
   takenNs @5 :Int64;
   # CLOCK_MONOTONIC.
   states @6 :List(SavedState);
+  # In the order of their values.
 }
 
 struct SavedState {
   name @0 :Text;
   # The contract's (graph.capnp StateBuffer).
   dtype @1 :Results.DType;
+  # Of its elements.
   shape @2 :List(UInt32);
+  # Row-major.
   sizeBytes @3 :UInt64;
   # Bytes of its value: all of its buffer, at least those of dtype and shape.
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -218,3 +219,27 @@ def test_enums_equal_the_schema(module: Any, enum: Any) -> None:
 def test_the_segment_table_and_root_pointer_are_those_of_the_encoding() -> None:
     wire = flat.RELEASE.pack(flat.Release(1, 2, 3, 4, 5, 6, 7))
     assert struct.unpack_from("<IIIHH", wire) == (0, 6, 0, 5, 0)
+
+
+def uncommented(text: str) -> list[str]:
+    """The fields of a schema without a comment beside or under them; the copies of `frame0` need none."""
+    lines, inside, found = text.splitlines(), [""], []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        opened = re.match(r" *(?:struct |enum )?(\w+) (?::group )?{", line)
+        field = re.match(r" +(\w+) @\d+ :", line)
+        if opened:
+            inside.append(opened[1])
+        elif line.strip() == "}":
+            inside.pop()
+        elif field and "#" not in line and not following.lstrip().startswith("#"):
+            found.append(f"{inside[-1]}.{field[1]}")
+    return [name for name in found if not re.match(r"frame[1-7]\.", name)]
+
+
+@pytest.mark.parametrize("name", ["frame", "graph", "result", "session", "state"])
+def test_every_field_has_a_comment(name: str) -> None:
+    assert uncommented((Path(schema.__file__).parent / f"{name}.capnp").read_text()) == []
+
+
+def test_a_field_without_a_comment_is_found() -> None:
+    assert uncommented("struct One {\n  a @0 :UInt8;\n  b @1 :UInt8;\n  # That one.\n}\n") == ["One.a"]
