@@ -10,12 +10,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-# No deadline: a slow machine is not a defect. Derandomized: one commit has one verdict; `make fuzz` explores.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# No deadline, nor a limit on how long examples take to draw: a slow machine is not a defect, nor is one that stands
+# still for a second. Derandomized: one commit has one verdict; `make fuzz` explores.
+SLOW = (HealthCheck.too_slow,)
+settings.register_profile("repeatable", deadline=None, derandomize=True, suppress_health_check=SLOW)
 settings.load_profile("repeatable")
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C; the programs under test would inherit that.
