@@ -22,7 +22,10 @@ from signing.state import VehicleState, decode_state, encode_state
 from tests.simulators import BundleSimulator, RoleKeys, make_root
 
 QUICK = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 READERS: dict[str, Callable[[bytes], object]] = {
     "json": lambda data: strict_json.parse(data, limit_bytes=4096, what="fuzz"),
