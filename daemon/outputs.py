@@ -15,6 +15,7 @@ _NUMPY = {
     DType.INT16: np.int16, DType.UINT16: np.uint16, DType.INT32: np.int32, DType.UINT32: np.uint32,
     DType.INT64: np.int64, DType.UINT64: np.uint64, DType.BOOL8: np.uint8, DType.BFLOAT16: np.uint16,
 }  # fmt: skip
+_FEW_BYTES = 256
 _BFLOAT16_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
 
 
@@ -22,17 +23,21 @@ class FiniteCheck:
     """Whether every element of one output is finite now. Always so for integers, of which `is_float` is False.
 
     The largest and the smallest tell: a NaN is taken for either (numpy's argmax and argmin return the first). They are
-    found in one pass each without a ufunc, whose way through numpy costs more than a small output when it is cold.
+    found in one pass each without a ufunc, whose way through numpy costs more than a small output when it is cold; a
+    few numbers are looked at one by one.
     """
 
     def __init__(self, dtype: DType, data: memoryview) -> None:
         """`data`: the output's bytes, at the place where it is always looked for, aligned to its elements."""
         self.is_float = dtype in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
         self._values = np.frombuffer(data, _NUMPY[dtype]) if self.is_float and len(data) else None
+        self._few = data.cast("f") if dtype is DType.FLOAT32 and 0 < len(data) <= _FEW_BYTES else None
         self._exponents = np.empty(len(data) // 2, np.uint16) if dtype is DType.BFLOAT16 and len(data) else None
 
     def __call__(self) -> bool:
         """Looks at all of them."""
+        if self._few is not None:
+            return all(map(isfinite, self._few.tolist()))
         values = self._values
         if values is None:
             return True

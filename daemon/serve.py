@@ -124,7 +124,7 @@ def _serve_clean(config_path: str, signals: _Signals) -> int:
 def _run(config: Config, signals: _Signals) -> int:
     import gc
 
-    from daemon import health, realtime
+    from daemon import health, huge_pages, realtime
     from daemon.journal import MessageId, journal_of
     from daemon.log import Log
     from daemon.reload import readable_folders
@@ -135,6 +135,7 @@ def _run(config: Config, signals: _Signals) -> int:
     def ready() -> None:
         gc.collect()
         gc.freeze()  # what is loaded now stays; the collector need not look at it again
+        huge_pages.gather()
         os.chdir(config.state_directory)
         # PoCL's unpacked binaries, which are removed at exit: see hal.opencl_environment
         unpacked = (os.environ["POCL_CACHE_DIR"],) if config.driver == "opencl" else ()

@@ -277,3 +277,5 @@ def test_a_frame_cannot_be_submitted_before_the_greeting() -> None:
     client = ClientSession(Role.CAMERA)
     call = lambda: client.submit(1, 0, sequence=1, sof_ns=1, eof_ns=1, control_word=2)  # noqa: E731
     assert local(call) == ("sending in state START", "BYE, HELLO", "SUBMIT")
+    prepared = Submit(1, 0, 1, 1, 1, 1, 2, 0, 0)
+    assert local(lambda: client.pack_submit(prepared)) == ("sending in state START", "BYE, HELLO", "SUBMIT")

@@ -26,9 +26,9 @@ def bfloat16(*values: float) -> NDArray[np.uint16]:
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 3, 517, 999])
-def test_one_value_that_is_not_finite_is_seen(bad: float, place: int) -> None:
-    many = np.linspace(-3, 3, 1000, dtype=np.float32)
+@pytest.mark.parametrize(("count", "place"), [(4, 0), (4, 3), (1000, 0), (1000, 517), (1000, 999)])
+def test_one_value_that_is_not_finite_is_seen(bad: float, count: int, place: int) -> None:
+    many = np.linspace(-3, 3, count, dtype=np.float32)
     many[place] = bad
     for dtype, values in (
         (DType.FLOAT32, many),
@@ -59,10 +59,11 @@ def test_integers_are_always_finite() -> None:
 def test_the_poison_of_unwritten_memory_is_not_finite(dtype: DType, place: int) -> None:
     """Any word of it, and a last half, at any place of an output of numbers (`OutputSet.finite_is_written`)."""
     for left in (8, 4):
-        values = bytearray(24 + left)
-        at = 8 * place if left == 8 else 24
-        values[at : at + left] = POISON.to_bytes(8, "little")[:left]
-        assert not FiniteCheck(dtype, memoryview(values))()
+        for more in (0, 4096):
+            values = bytearray(24 + left + more)
+            at = more + (8 * place if left == 8 else 24)
+            values[at : at + left] = POISON.to_bytes(8, "little")[:left]
+            assert not FiniteCheck(dtype, memoryview(values))()
 
 
 def test_without_a_tolerance_only_equal_bits_will_do() -> None:
