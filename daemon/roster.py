@@ -43,6 +43,7 @@ class Roster:
         self.check: Check = lambda model, old: None
         # Raises ModelRefused where a model may not take the place of what serves under its name.
         self.on_change: OnChange = lambda pipeline, change: None
+        self.is_loading: Callable[[], bool] = lambda: False
         self.paused = False
         self._accelerator = accelerator
         self._config = config
@@ -144,13 +145,16 @@ class Roster:
     def retire_older(self, name: str) -> None:
         """What serves is confirmed: an older one that served before it never will again, and gives its memory back.
 
-        Between two runs soon, and not now, where a result is being published.
+        Between two runs soon, and not now, where a result is being published. While a bundle is being loaded it stays
+        until the next switch: on some devices taking a module apart would wait for the one that is made.
         """
         serving = self.pipelines[name]
 
         def idle() -> None:
             previous = self.previous.get(name)
-            if self.pipelines.get(name) is serving and previous and previous.release <= serving.model.release:
+            if previous is None or self.pipelines.get(name) is not serving or self.is_loading():
+                return
+            if previous.release <= serving.model.release:
                 self.drop_previous(name)
 
         self.dispatcher.loop.call_soon(lambda: serving.between_runs(idle))

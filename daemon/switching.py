@@ -63,6 +63,7 @@ class Switching:
         loader = ModelLoader(accelerator, trust, machine, audit, limits=config.limits, trials=self.trials, room=room)
         loader.serving_beside = self._serving_beside
         self.activator = Activator(loader, loop)
+        roster.is_loading = lambda: self.activator.busy
         self.shadowing = Shadowing(roster, self.activator, accelerator, log=log, audit=audit, end_trial=self._end_trial)
         self._is_stopping = False
         self.chores = DiskChores(loop)

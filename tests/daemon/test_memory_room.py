@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from client.errors import Refused
 from daemon import memory_room
 from daemon.memory_room import MemoryRoom, Need, Room, need_of
 from daemon.refusal import ModelRefused
+from tests.daemon.test_models import delay_loads
 from tests.support.bundles import OUT_BYTES, PIXELS, BundleMaker, TinyModel
 from tests.support.daemons import DaemonThread, picture, run_one
 from tests.support.descriptors import open_descriptors
@@ -102,6 +104,30 @@ def test_what_can_never_serve_again_gives_its_memory_back_once_its_successor_is_
         daemon.wait_for(lambda status: status["models"][0]["previous"] is None)
         assert control.status()["device"]["memory"] == alone
         assert (run_one(camera, consumer, 3, picture(3)).outputs["values"] == NEW.values(picture(3))).all()
+
+
+def test_nothing_is_unloaded_while_a_bundle_is_being_loaded(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, gate = maker.write(TinyModel("add", version="3.0.0", release=3, number=9)), threading.Event()
+    with (
+        DaemonThread(tmp_path, [maker.write(OLD)], maker, more="[limits]\nprobation_frames = 1\n") as daemon,
+        daemon.camera() as camera,
+        daemon.consumer() as consumer,
+        daemon.control() as control,
+    ):
+        control.activate(maker.write(NEW))
+        delay_loads(monkeypatch, gate)
+        activation = threading.Thread(target=control.activate, args=(third,))
+        activation.start()
+        daemon.wait_for(lambda status: daemon.service.switching.activator.busy)
+        for sequence in (1, 2):
+            run_one(camera, consumer, sequence, picture(sequence))
+        (model,) = daemon.status()["models"]
+        assert (model["probation_frames_left"], model["previous"]) == (0, "tiny 1.0.0 (release 1)")
+        gate.set()
+        activation.join()
+        assert daemon.status()["models"][0]["previous"] == "tiny 2.0.0 (release 2)"
 
 
 def test_the_least_room_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
