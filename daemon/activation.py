@@ -22,6 +22,7 @@ class Activator:
         self._loader = loader
         self._loop = loop
         self._thread: threading.Thread | None = None
+        self._waiting: list[Callable[[], None]] = []
 
     @property
     def busy(self) -> bool:
@@ -38,6 +39,16 @@ class Activator:
     def load_at_start(self, path: str, on_loaded: OnLoaded) -> None:
         """As `load`, for a bundle that the configuration names."""
         self._begin(lambda: self._loader.load_at_start(path), path, on_loaded)
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Calls `call` on the loop's thread once nothing is being loaded; now, if it can.
+
+        For taking a module apart: on some devices that waits for the one that is being made.
+        """
+        if self.busy:
+            self._waiting.append(call)
+        else:
+            call()
 
     def _begin(self, load: Callable[[], LoadedModel], path: str, on_loaded: OnLoaded) -> None:
         if self._thread is not None:
@@ -83,4 +94,7 @@ class Activator:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
         on_loaded(outcome)

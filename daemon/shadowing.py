@@ -156,7 +156,7 @@ class Shadowing:
     def _ended(self, shadow: Shadow, reason: str) -> None:
         report = shadow.report()
         self._last, self._shadow = (shadow.model.name, report), None
-        self._unload(shadow.model)
+        self._activator.when_idle(lambda: self._unload(shadow.model))
         numbers = {"compared": shadow.comparison.compared, "within": shadow.comparison.within}
         skipped = sum(vars(shadow.skips).values())
         fields = {**shadow.model.identity(), **numbers, "skipped": skipped, "late": shadow.late, "reason": reason}

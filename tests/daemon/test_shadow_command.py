@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from client import cli
 from client.errors import Refused
+from tests.daemon.test_models import delay_loads
 from tests.daemon.test_process import Process
 from tests.support.bundles import BundleMaker, TinyModel
 from tests.support.daemons import DaemonThread, ended, picture, run_one
@@ -24,6 +26,23 @@ REFUSALS = {
     "another stream": (replace(NEW, streams=("wide",)), "shadow-stream: .*one of road, found wide"),
     "an aux input that nobody sets": (TinyModel("scale", version="2.0.0", release=2), "shadow-aux: aux input gain"),
 }
+
+
+def test_a_shadow_that_ends_while_a_bundle_is_being_loaded_is_unloaded_once_that_is_over(
+    tmp_path: Path, maker: BundleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving, gate = maker.write(OLD, "named.fenced"), threading.Event()
+    with DaemonThread(tmp_path, [serving], maker) as daemon, daemon.control() as control:
+        control.shadow(maker.write(NEW))
+        maker.write(TinyModel("add", version="3.0.0", release=3, number=9), serving.name)
+        delay_loads(monkeypatch, gate)
+        daemon.service.request_reload()
+        daemon.wait_for(lambda status: daemon.service.switching.activator.busy)
+        assert control.end_shadow()["ended"] == "by command"
+        assert control.status()["device"]["memory"]["executables"] == 2  # taking it apart would wait for the load
+        gate.set()
+        daemon.wait_for(lambda status: status["models"][0]["version"] == "3.0.0")
+        assert control.status()["device"]["memory"]["executables"] == 2  # what serves, and what served before
 
 
 @pytest.mark.parametrize("case", REFUSALS)
