@@ -148,7 +148,7 @@ def cluster() -> Iterator[Any]:
         pytest.skip("starting a Ray cluster takes half a minute: FENCED_SLOW=1")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     pytest.importorskip("ray", reason="Ray is not installed: make ray")
-    started = two_nodes(tries=3)
+    started = two_nodes(tries=6)
     yield started
     started.shutdown()
 
@@ -161,10 +161,10 @@ def two_nodes(tries: int) -> Any:
     try:
         started.add_node(num_cpus=1, include_dashboard=False)
         started.add_node(num_cpus=1)
-        started.wait_for_nodes()
+        started.wait_for_nodes(timeout=300)
     except Exception as error:  # Ray raises no class of its own
         started.shutdown()
-        if tries == 1 or "timed out" not in str(error):
+        if tries == 1 or "timed out" not in str(error).lower():
             raise
         return two_nodes(tries - 1)
     return started
