@@ -45,7 +45,7 @@ class FrameSample:
         self._places = bounds[:-1] + random % np.diff(bounds)
         self._taken, self._now = bytearray(count * _LINE_BYTES), bytearray(count * _LINE_BYTES)
         self._before, self._after = (
-            np.frombuffer(lines, np.uint64).reshape(count, -1) for lines in (self._taken, self._now)
+            np.frombuffer(kept, np.uint64).reshape(count, _LINE_BYTES // 8) for kept in (self._taken, self._now)
         )
 
     def take(self) -> None:
