@@ -10,6 +10,7 @@ public models lie in `models` (see `fenced-lab bench --models`) and are left out
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -85,13 +86,15 @@ class Subject:
 
 
 def subjects(models: Path | None) -> list[Subject]:
-    """The lane example, and those of the public models that lie in the folder `models`."""
+    """The lane example, and those of the public models that lie in the folder `models`; of others, that they do not."""
     found = [Subject("lane", SPEC.with_name("lane.onnx"), "image", 192, 64, ("lane",))]
     if models is not None:
         found += [
             Subject("FastestDet", models / "FastestDet.onnx", "input.1", 352, 352, ("758",)),
             Subject("RFB320", models / "RFB320.onnx", "input", 320, 240, ("scores", "boxes")),
         ]
+    for absent in (one for one in found if not one.path.is_file()):
+        print(f"{absent.name}: left out: no {absent.path}", file=sys.stderr)
     return [one for one in found if one.path.is_file()]
 
 

@@ -12,9 +12,9 @@ import itertools
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -120,25 +120,23 @@ def _switch(drive: Drive, sockets: Path, bundle: Path, first: int) -> _Switch:
     """Frames at an even pace, the activation begun after a third of them."""
     published: list[int] = []
     bad, began_s = 0, time.monotonic()
-    window: list[int] = []
 
-    def activate() -> None:
-        window.append(time.monotonic_ns())
+    def activate() -> tuple[int, int]:
+        began_ns = time.monotonic_ns()
         with Control(sockets / "control.sock") as control:
             control.activate(bundle)
-        window.append(time.monotonic_ns())
+        return began_ns, time.monotonic_ns()
 
-    activation = threading.Thread(target=activate)
-    for index in range(FRAMES_A_SWITCH):
-        if index == FRAMES_A_SWITCH // 3:
-            activation.start()
-        pace(began_s, index, RATE_HZ)
-        outcome = drive.step(_noise, first + index)
-        bad += outcome.delivery is None
-        if outcome.delivery is not None:
-            published.append(outcome.delivery.receipt.published_ns)
-    activation.join()
-    began_ns, ended_ns = window
+    with ThreadPoolExecutor(1) as pool:
+        for index in range(FRAMES_A_SWITCH):
+            if index == FRAMES_A_SWITCH // 3:
+                activation = pool.submit(activate)
+            pace(began_s, index, RATE_HZ)
+            outcome = drive.step(_noise, first + index)
+            bad += outcome.delivery is None
+            if outcome.delivery is not None:
+                published.append(outcome.delivery.receipt.published_ns)
+        began_ns, ended_ns = activation.result()
     during, usual = [0.0], [0.0]
     for before, after in itertools.pairwise(published):
         overlaps = after >= began_ns and before <= ended_ns + PERIOD_NS
@@ -215,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out", type=Path, default=Path("out/service"), help="scratch folder, made anew")
     parsed = parser.parse_args(arguments)
     shutil.rmtree(parsed.out, ignore_errors=True)
+    parsed.out = parsed.out.absolute()  # a daemon works elsewhere
     if not parsed.frames:
         print(json_text([asdict(row) for row in run(parsed.out)], indent=2))
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from lab.bench import table
 from lab.bench.curve import Curve
 from lab.bench.result import Result, this_machine
 from lab.bench.row import Row, merge
+from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.folder import make_anew
-from lab.hil.daemon import DaemonFailed
 from lab.refusal import LabRefused
 
 
@@ -38,12 +39,13 @@ def _room(name: str) -> Any:
 
 
 def _dispatch(driver: str) -> list[Row]:
-    from lab.compile.refusal import CompileRefused  # noqa: PLC0415 (as above)
-
     try:
         rows: list[Row] = _room("dispatch").run(driver=driver)
         return rows + _room("submit").run() if driver == "hcq" else rows
-    except CompileRefused:  # no such device in this machine: nothing to measure
+    except CompileRefused as refused:
+        if refused.code is not CompileRefusal.TARGET:
+            raise
+        print(f"dispatch {driver}: left out: {refused.what}: {refused.found}", file=sys.stderr)
         return []
 
 
@@ -73,8 +75,6 @@ CURVES: dict[str, Callable[[Setting], list[Curve]]] = {
     "growth-bundles": lambda at: _room("growth").bundle_sizes(at.folder),
 }
 
-FAILURES = (RuntimeError, OSError, EOFError, DaemonFailed, LabRefused)
-"""What one benchmark may end in without taking the others with it."""
 WIDTH = 180
 """Columns of the table where there is no terminal to ask."""
 
@@ -97,11 +97,12 @@ def run(folder: Path, names: Sequence[str], *, as_json: bool, models: Path | Non
     if not console.is_terminal:
         console.width = WIDTH
     result = Result(this_machine(), (), (), ())
-    for name in names or (*ROWS, *CURVES):
+    own = folder.absolute()  # a daemon works elsewhere
+    for name in dict.fromkeys(names or (*ROWS, *CURVES)):
         try:
             with console.status(f"measuring {name}"):
-                result = _measured(result, name, Setting(folder / name, models), repeat)
-        except FAILURES as error:
+                result = _measured(result, name, Setting(own / name, models), repeat)
+        except Exception as error:  # whatever one ends in: the others go on
             console.print(f"{name} failed: {error!r}", highlight=False, markup=False)
             result = replace(result, failed=(*result.failed, name))
         _write(folder, result)

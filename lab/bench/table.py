@@ -82,10 +82,14 @@ def _rows(rows: Sequence[Row]) -> Table:
     table = _table("ours beside its peer, same run", headings, "the peer is")
     for row in rows:
         table.add_row(
-            row.bench, row.name, quantity(row.ours, row.unit), quantity(row.theirs, row.unit), f"{plain(row.ratio)}×",
+            row.bench, row.name, quantity(row.ours, row.unit), quantity(row.theirs, row.unit), _ratio(row),
             ratio_range(row), f"≥ {plain(row.reach)}×" if row.reach else "", f"{row.load:.1f}", row.peer,
         )  # fmt: skip
     return table
+
+
+def _ratio(row: Row) -> str:
+    return f"{plain(row.ratio)}×" + (", missed" if reached(row) is False else "")
 
 
 def _curves(curves: Sequence[Curve]) -> Table:

@@ -12,10 +12,12 @@ import pytest
 
 from lab.bench import suite
 from lab.bench.curve import Curve, fit, make_curve
+from lab.bench.kernels import subjects
 from lab.bench.page import bench_page
 from lab.bench.result import Result, this_machine
 from lab.bench.row import BLOCKS, Row, block_ratios, make_row, merge
 from lab.cli import main
+from lab.compile.refusal import CompileRefusal, CompileRefused
 from tests.support.browser import shown
 
 GOOD = Row("fast <one>", 1000.0, 9000.0, "ns", "peer & co", 9.0, 0.1, 5.0, "what was done", (8.0, 9.5), "fast", 0.5)
@@ -130,7 +132,7 @@ def test_the_table_shows_every_row_and_slope(
 ) -> None:
     assert main(["bench", "-o", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
-    for text in ("fast <one>", "slow one", "2.00×", "1.50 – 2.50", "≥ 5.00×", "40 ns beside 60.0 µs a further launch"):
+    for text in ("fast <one>", "slow one", "2.00×, missed", "1.50 – 2.50", "≥ 5.00×", "40 ns beside 60.0 µs a further"):
         assert text in shown
 
 
@@ -147,6 +149,57 @@ def test_one_that_fails_takes_no_other_with_it_and_is_told(
     assert found["failed"] == ["broken"]
     assert len(found["rows"]) == 2
     assert "Failed, and so missing here: broken." in (tmp_path / "out" / "bench.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("not enough values"),
+        CompileRefused(CompileRefusal.MODEL_UNREADABLE, "x.onnx", expected="a model", found="bytes", todo="export it"),
+    ],
+)
+def test_whatever_one_ends_in_the_others_go_on(
+    counted: list[suite.Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(_: suite.Setting) -> list[Row]:
+        raise error
+
+    monkeypatch.setattr(suite, "ROWS", {"broken": broken, **suite.ROWS})
+    assert main(["bench", "-o", str(tmp_path / "out")]) == 1
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert (found["failed"], len(found["rows"]), len(found["curves"])) == (["broken"], 2, 1)
+
+
+def test_a_benchmark_gets_an_absolute_folder_and_runs_once(
+    counted: list[suite.Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "fast", "--only", "fast", "-o", "out"]) == 0
+    assert [one.folder for one in counted] == [tmp_path / "out" / "fast"]
+
+
+@pytest.mark.parametrize("driver", ["opencl", "hcq"])
+def test_a_device_that_is_not_there_is_told(
+    driver: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(driver: str) -> list[Row]:
+        raise CompileRefused(CompileRefusal.TARGET, "target.driver", expected="it", found="no device", todo="look")
+
+    monkeypatch.setattr("lab.bench.dispatch.run", absent)
+    assert suite.ROWS[f"dispatch-{driver}"](suite.Setting(Path())) == []
+    assert f"dispatch {driver}: left out: target.driver: no device" in capsys.readouterr().err
+
+
+def test_a_public_model_that_is_not_in_the_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "RFB320.onnx").touch()
+    assert [one.name for one in subjects(tmp_path)] == ["lane", "RFB320"]
+    assert f"FastestDet: left out: no {tmp_path / 'FastestDet.onnx'}" in capsys.readouterr().err
+
+
+def test_the_page_of_measurements_names_every_benchmark() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    rows, beside = re.findall(r"^\| ([a-z-]+) \|", text, re.MULTILINE), re.findall(r"`([a-z-]+)`", text)
+    assert {*suite.ROWS, *suite.CURVES} <= {*rows, *beside}
 
 
 @pytest.mark.parametrize("options", [["--only", "nothing"], ["nothing"], ["slow", "--models", "nowhere"]])
