@@ -9,9 +9,10 @@ blocking carry the speed and compiler flags do not. The rule, for a kernel with 
 * of all pairs that fit the registers, the one with the fewest cycles a multiply-add: two of them start in a cycle if
   enough accumulators (latency times two) hide their latency and if their loads keep up (two a cycle);
 * short reductions (at most 27 taps, as in a depthwise 3x3 or 5x5 convolution) are unrolled whole, with fewer outputs;
-* last, the output loop that divides by the most threads is split over them, if there is enough work.
+* last, the output loop that divides by the most threads is split over them, if there is enough work; pairs that leave
+  the outermost loop to be split so are preferred.
 
-A kernel without reductions gets its vector axis and its threads.
+A kernel without reductions gets its vector axis and its threads; one that changes the order of axes works on tiles.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp
 
-RULE_VERSION = 5
+RULE_VERSION = 6
 """Rises with any change of choices: it is part of what a bundle says about its making."""
 UPCASTS = (16, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2)
 """tinygrad holds at most 16 iterations of a loop in registers."""
@@ -138,8 +139,22 @@ def _without_reduction(shape: Shape, vector: UOp) -> Iterator[Blocking]:
         factor = 8 // math.gcd(size(vector), 8)
         if size(shape.beside) % factor == 0:  # three channels of eight pixels: three whole vectors
             yield Blocking(((vector, size(vector)), (shape.beside, factor)))
+    yield from _tiles(shape, vector)
     for factor in (_dividing(vector, powers) or _dividing(vector, (11, 5, 10, 7, 3, 2)))[:3]:
         yield Blocking(((vector, factor), *((one, size(one)) for one in shared[:1])))
+
+
+def _tiles(shape: Shape, vector: UOp) -> Iterator[Blocking]:
+    """Where a load runs along another loop than the store, some of both at once: fetched cache lines are used whole."""
+    for load in shape.loads:
+        terms = _stride_one(load)
+        across = next((one for one in shape.outputs if one is not vector and one in terms), None)
+        is_strided = vector not in terms and vector in load.src[1].backward_slice
+        if is_strided and across is not None:
+            for v in _dividing(vector, (8, 4)):
+                for b in _dividing(across, (8, 4)):
+                    yield Blocking(((vector, v), (across, b)))
+            return
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,15 @@ def test_a_few_channels_become_whole_vectors_with_the_pixels_beside_them() -> No
     assert chosen(channels_last(picture * scale))[:2] == [("UPCAST", 0), ("UPCAST", 8)]
 
 
+def test_axes_change_their_order_by_tiles() -> None:
+    from tinygrad import Tensor  # noqa: PLC0415
+
+    picture = Tensor(np.ones((40, 40, 64), np.float32)).realize()
+    assert chosen(picture.permute(2, 0, 1).contiguous())[:2] == [("UPCAST", 8), ("UPCAST", 8)]
+    rows = Tensor(np.ones((1600, 1), np.float32)).realize()  # read along another axis too, but the same for a whole row
+    assert [one[0] for one in chosen((picture.reshape(1600, 64) - rows).contiguous())].count("UPCAST") == 1
+
+
 def test_the_choice_is_the_same_each_time() -> None:
     first = program(convolution(32, 48, 22, 1)).src[2].arg
     assert program(convolution(32, 48, 22, 1)).src[2].arg == first
