@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tinygrad import dtypes
+
 from lab.compile.network import Network, Node
 
 SOFTMAX_OF_ONE_AXIS = 13
@@ -49,7 +51,9 @@ def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x) of a float32 tensor."""
+    """1 / (1 + e^-x) of a tensor of floats, by float32."""
+    if x.dtype != dtypes.float32:  # float16 has no place for the smallest coefficients
+        return sigmoid(x.cast(dtypes.float32)).cast(x.dtype)
     x = x.maximum(-_SIGMOID_LIMIT).minimum(_SIGMOID_LIMIT)
     square = x * x
     return (_horner(_NUMERATOR, square) * x / _horner(_DENOMINATOR, square) + 0.5).maximum(0.0).minimum(1.0)
@@ -64,7 +68,12 @@ def exp_of_negative(x: Any) -> Any:
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """e^x / sum(e^x) along `axis`: maximum, exponential and sum are each written to memory once, not recomputed."""
+    """e^x / sum(e^x) along `axis`: maximum, exponential and sum are each written to memory once, not recomputed.
+
+    By float32, whatever floats x holds.
+    """
+    if x.dtype != dtypes.float32:
+        return softmax(x.cast(dtypes.float32), axis).cast(x.dtype)
     powers = exp_of_negative(x - along(x, axis, "max")).contiguous()
     return powers * along(powers, axis, "sum").reciprocal().contiguous()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad import Tensor
+from tinygrad import Tensor, dtypes
 from tinygrad.nn.onnx import OnnxNode
 
 from lab.compile.activations import SOFTMAX_OF_ONE_AXIS, along, exp_of_negative, softmax
@@ -92,7 +92,7 @@ def _softmax_product(network: Network, node: Node, *inputs: Any, steps: Steps) -
     values = dict(zip(node.inputs, inputs, strict=True))
     x, v = _rows(network, steps, values, None), values[steps.v]
     product = network.replaced["MatMul"]
-    if min(values[steps.first].ndim, x.ndim, v.ndim) < 2 or steps.axis not in (-1, x.ndim - 1):
+    if v.ndim < 2 or not _has_rows(steps, values, x) or x.dtype != dtypes.float32:
         return product(network, node, softmax(x.contiguous(), steps.axis), v).contiguous()
     shape, rows, columns = (x @ v).shape, x.shape[-2], x.shape[-1]
     result, start = _memory(shape), 0
@@ -107,6 +107,14 @@ def _softmax_product(network: Network, node: Node, *inputs: Any, steps: Steps) -
         _span(result, span).assign(product(network, node, powers, v) * inverse)
         start += count
     return result
+
+
+def _has_rows(steps: Steps, values: dict[str, Any], x: Any) -> bool:
+    """Whether a softmax along x's last axis can be made of rows of `steps.first`, one for each row of x."""
+    first = values[steps.first]
+    if min(first.ndim, x.ndim) < 2 or first.shape[-2] != x.shape[-2] or steps.axis not in (-1, x.ndim - 1):
+        return False  # a mask may have more rows than the scores that it is added to
+    return all(values[step.inputs[1]].ndim >= 2 for step in steps.nodes if step.op == "MatMul")
 
 
 def _memory(shape: tuple[int, ...]) -> Any:
@@ -134,8 +142,9 @@ def _rows(network: Network, steps: Steps, values: dict[str, Any], span: tuple[in
     for step in steps.nodes:
         operands = []
         for index, one in enumerate(step.inputs):
-            value = network.runner._get_python_const(one, step.op, index) if one != name else x
-            if one != name and isinstance(value, Tensor):
+            is_x = one == name and not (step.op == "MatMul" and index)  # the right matrix of x @ x has all rows
+            value = x if is_x else network.runner._get_python_const(one, step.op, index)
+            if not is_x and isinstance(value, Tensor):
                 value = values[one] if step.op == "MatMul" else cut(values[one])
             operands.append(value)
         replaced = network.replaced.get(step.op)

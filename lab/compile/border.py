@@ -41,7 +41,7 @@ def write_bordered(value: Any, border: Border) -> Any:
     """`value`, a picture [1, C, H, W], channels last in memory with its border."""
     _, channels, high, wide = value.shape
     rows, columns = border.top + high + border.bottom, border.left + wide + border.right
-    memory: Any = Tensor.empty(1, rows, columns, channels)
+    memory: Any = Tensor.empty(1, rows, columns, channels, dtype=value.dtype)
     picture = memory.shrink((None, (border.top, border.top + high), (border.left, border.left + wide), None))
     picture.assign(value.permute(0, 2, 3, 1))  # loops over rows outside, which threads share
     flat = memory.reshape(rows * columns, channels)

@@ -104,6 +104,8 @@ def _pass_padding_on(network: Network, node: Node, readers: dict[str, list[Node]
     to_pad: list[tuple[str, int]] = []
     for name in node.inputs:
         value = network.constant(name)
+        if value is not None and value.ndim > 4:
+            return  # its leading axes would move the channels
         if name in network.padded or name == "" or (value is not None and value.numel() == 1):
             continue
         axis = _channel_axis(value, channels)

@@ -210,6 +210,12 @@ def _output(value: Any) -> TensorInfo:
             expected="one of " + ", ".join(_DTYPES.values()),
             found=TensorProto.DataType.Name(tensor.elem_type), todo="cast the output in the model",
         )  # fmt: skip
+    if any(size.HasField("dim_value") and size.dim_value == 0 for size in tensor.shape.dim):
+        raise CompileRefused(
+            CompileRefusal.OUTPUT_MISMATCH, f"model output {value.name!r}", expected="at least one element",
+            found=f"shape {[size.dim_value for size in tensor.shape.dim]}",
+            todo="take the empty output out of the model",
+        )  # fmt: skip
     sizes = tuple(size.dim_value for size in tensor.shape.dim)
     known = tensor.HasField("shape") and all(size > 0 for size in sizes)
     return TensorInfo(value.name, _DTYPES[tensor.elem_type], sizes if known else None)

@@ -19,6 +19,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.nn import onnx as tinygrad_onnx
 
 from lab.compile.border import Border, middle, widest, write_bordered
+from lab.compile.refusal import CompileRefusal, CompileRefused
 
 ELEMENTWISE = frozenset((
     "Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
@@ -30,6 +31,9 @@ SOFTMAX_PRODUCT = "SoftmaxProduct"
 """An operator of our own (`lab.compile.attention`): softmax(x) @ v."""
 ORDERED = frozenset(("Einsum", "Gemm", "MatMul", "Softmax", SOFTMAX_PRODUCT, "Transpose"))
 """Operators whose results are no pictures: their axes are written in their own order."""
+
+_NOT_TAKEN = (AssertionError, ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""How tinygrad's operators end where they do not take what they are given."""
 
 Operator = Callable[..., Any]
 Node = Any
@@ -77,9 +81,23 @@ class Network:
         return value if isinstance(value, Tensor) else None
 
     def own(self, operator: str, node: Node) -> Operator:
-        """tinygrad's own implementation of an operator, for the node's opset."""
+        """tinygrad's own implementation of an operator, for the node's opset.
+
+        It raises CompileRefused, naming the node, for a form of the operator that tinygrad does not take.
+        """
         implementation: Operator = self.runner._select_op(operator, node.opset_id)
-        return implementation
+
+        def checked(*inputs: Any, **options: Any) -> Any:
+            try:
+                return implementation(*inputs, **options)
+            except _NOT_TAKEN as error:
+                raise CompileRefused(
+                    CompileRefusal.UNKNOWN_OPERATOR, f"node {node.outputs[0]!r} ({operator})",
+                    expected="a form of the operator that tinygrad 0.14.0 implements",
+                    found=f"{type(error).__name__}: {error}", todo="export the model with other operators or options",
+                ) from error  # fmt: skip
+
+        return checked
 
     def cut(self, name: str, value: Any) -> Any:
         """`value` as the model means it: without padding channels."""

@@ -26,7 +26,8 @@ def fold_batch_norm(network: Network) -> None:
         conv = producers.get(norm.inputs[0])
         if conv is None or conv.op != "Conv" or len(readers[conv.outputs[0]]) != 1:
             continue
-        if conv.outputs[0] in network.outputs or any(network.constant(one) is None for one in conv.inputs[1:2]):
+        read = [name for name in (*conv.inputs[1:3], *norm.inputs[1:5]) if name]
+        if conv.outputs[0] in network.outputs or any(network.constant(one) is None for one in read):
             continue
         folded = _folded(network, conv, norm)
         network.nodes[network.nodes.index(conv)] = folded
