@@ -18,6 +18,7 @@ import mmap
 import multiprocessing
 import os
 import select
+import signal
 import socket
 import struct
 import time
@@ -45,6 +46,7 @@ def _other_process(run: Callable[[socket.socket], None]) -> Iterator[socket.sock
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def child() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever ends the bench ends this, by closing the socket
         ours.close()
         run(theirs)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -62,6 +65,17 @@ def test_a_peer_gives_one_way_times(name: str) -> None:
         pytest.skip("iceoryx2 is not installed: pip install 'fenced-lab[bench]'")
     with getattr(peers, name)(PICTURE) as one_way:
         assert all(one_way() > 0 for _ in range(3))
+
+
+def test_ctrl_c_is_for_the_bench_and_not_for_its_peers() -> None:
+    before = set(multiprocessing.active_children())
+    with peers.ping(PICTURE) as one_way:
+        (process,) = set(multiprocessing.active_children()) - before
+        assert one_way() > 0  # it has begun
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        assert one_way() > 0
+        assert process.is_alive()
 
 
 SAMPLES = [Sample(float(index), 900 + 100 * (index > 9), 20, 290 + 10 * (index > 9)) for index in range(20)]
