@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab.json_text import json_text
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TuneCache:
         """Adds verdicts by kernel key, and writes the file."""
         self.timed = {**self._read(), **found}
         kernels = {key: asdict(self.timed[key]) for key in sorted(self.timed)}
-        document = {"format": FORMAT, "place": self._place, "kernels": kernels}
+        document = {"format": FORMAT, "place": self._place, "kernels": kernels, "digest": _digest(kernels)}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
             file.write(json_text(document, indent=1))
@@ -53,11 +53,18 @@ class TuneCache:
         """What the file holds; nothing where it is missing, damaged or of another place."""
         try:
             document = json.loads(self.path.read_text())
+            kernels = document["kernels"]
             if document["format"] != FORMAT or document["place"] != self._place:
                 return {}
-            return {key: _timed(value) for key, value in document["kernels"].items()}
+            if document["digest"] != _digest(kernels):  # a choice that was changed may not apply
+                return {}
+            return {key: _timed(value) for key, value in kernels.items()}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
+
+
+def _digest(kernels: object) -> str:
+    return hashlib.sha256(json_text(kernels).encode()).hexdigest()
 
 
 def _timed(value: dict[str, object]) -> Timed:

@@ -1,5 +1,6 @@
 """Timed search: what it finds is kept, decides the next compile, and passes the same checks."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,10 @@ def test_verdicts_of_another_machine_or_damaged_ones_do_not_count(tmp_path: Path
     assert other.timed == {}
     other.path.write_bytes(cache.path.read_bytes())
     assert TuneCache(tmp_path, {**PLACE, "machine": "other"}).timed == {}
-    for damage in (b"", b"[]", b'{"format": 1}', cache.path.read_bytes().replace(b"rule_us", b"rule")):
+    written = cache.path.read_bytes()
+    kernels = json.dumps({**json.loads(written), "kernels": ["aa"]}).encode()
+    changed = written.replace(b'"UPCAST"', b'"UPCUT"')  # a choice that no kernel has
+    assert changed != written
+    for damage in (b"", b"[]", b'{"format": 2}', written.replace(b"rule_us", b"rule"), kernels, changed):
         cache.path.write_bytes(damage)
         assert TuneCache(tmp_path, PLACE).timed == {}
