@@ -62,7 +62,7 @@ class Vehicle(Sockets):
         self.machine.run("dpkg", "--force-depends", "--install", "/root/fenced.deb")
         shutil.copy(self.maker.root_path, self.machine.path("/etc/fenced/root.json"))
         self.machine.path("/etc/fenced/fenced.toml").write_text(CONFIG)
-        self.machine.path(DROP_INS).mkdir()
+        self.machine.path(DROP_INS).mkdir(exist_ok=True)
         self.machine.path(f"{DROP_INS}/patient.conf").write_text(PATIENT)
         self.machine.run("systemctl", "daemon-reload")
 
