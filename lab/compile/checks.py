@@ -140,7 +140,8 @@ class Reference:
     def compare(self, frames: Sequence[bytes], found: Sequence[bytes]) -> None:
         """Refuses a result beyond the spec's tolerance, naming the worst element; remembers the worst seen."""
         tolerance = self.spec.check.onnxruntime_tolerance
-        for tensor, expected, raw in zip(self.tensors, self(frames), found, strict=True):
+        for tensor, result, raw in zip(self.tensors, self(frames), found, strict=True):
+            expected = np.atleast_1d(result)  # a single number has no elements to assign to
             values = np.frombuffer(raw, expected.dtype).reshape(expected.shape)
             difference = np.abs(values.astype(np.float64) - expected.astype(np.float64))
             difference[np.isnan(values) != np.isnan(expected)] = np.inf

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lab.compile.compiler import compile_spec
 from lab.compile.model import load_model
 from lab.compile.refusal import CompileRefusal, CompileRefused
 from lab.compile.spec_toml import load_spec
@@ -20,6 +21,13 @@ from lab.compile.toolchain import compile_context
 from tests.lab.compile.test_compile_network import TOLERANCE, both, integers, node, rewritten
 from tests.lab.compile.tiny_models import tiny_model, weights, write_spec
 
+SECOND_OUTPUT = """[[output]]
+tensor = "result"
+name = "rest"
+slice = [1, 6]
+unit = "1"
+nan = "flag"
+"""
 HALF, DOUBLE = TensorProto.FLOAT16, TensorProto.DOUBLE
 HALF_TOLERANCE = 2e-3
 THIRTEEN = weights("w13", 13, 3, 3, 3)
@@ -134,3 +142,10 @@ def test_an_output_without_an_element_is_refused(tmp_path: Path) -> None:
         load_model(load_spec(path), frozenset({"Slice"}))
     assert refused.value.code is CompileRefusal.OUTPUT_MISMATCH
     assert (refused.value.what, refused.value.found) == ("model output 'result'", "shape [1, 3, 12, 0]")
+
+
+def test_a_single_number_without_axes_is_an_output(tmp_path: Path) -> None:
+    nodes = [node("ReduceMean", ["image"], ["result"], keepdims=0)]
+    edits = {"slice = [0, 1]": "", SECOND_OUTPUT: ""}
+    report = compile_spec(write_spec(tmp_path, tiny_model(nodes, [], output_shape=[]), edits), tmp_path / "bundle")
+    assert any(one.name.startswith("onnxruntime") for one in report.checks)
