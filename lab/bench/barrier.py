@@ -3,8 +3,9 @@
 Launches over two cores on two workers; the company is one busy process on one of their cores. Quiet and disturbed
 samples alternate. With equal shares the company gets its half of that core: what is left is one and a half cores,
 1.33 times the quiet time at best, and a worker that is interrupted in a kernel holds up its launch until it goes on;
-what one worker alone would take is the worst. The service has ten times the weight of others (`CPUWeight=` of its
-unit); niceness 10 gives the company a ninth. With a real-time priority nothing is taken away.
+what one worker alone would take is the worst. The service has fifty times the weight of others (`CPUWeight=` of its
+unit); niceness 17 gives the company a forty-fifth. No core is idle then, so that the scheduler may leave both workers
+on one, unless each has its own (`device.pin_cores`). With a real-time priority nothing is taken away.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from lab.bench.row import Row, make_row
 REACH = 1 / 1.3
 FIFO_PRIORITY = 10
 _POLICIES = (
-    # Name, priority of the workers, niceness of the company, what is asked for.
-    ("equal shares", 0, 0, 0.0),
-    ("the unit's weight", 0, 10, REACH),
-    (f"FIFO {FIFO_PRIORITY}", FIFO_PRIORITY, 0, REACH),
+    # Name, priority of the workers, whether each has a core, niceness of the company, what is asked for.
+    ("equal shares", 0, False, 0, 0.0),
+    ("the unit's weight", 0, False, 17, 0.0),
+    ("the unit's weight, a core each", 0, True, 17, REACH),
+    (f"FIFO {FIFO_PRIORITY}", FIFO_PRIORITY, False, 0, REACH),
 )
 _LAUNCHES, _ROUNDS, _WORKERS = 100, 15_000, 2
 _SAMPLES_A_TURN = 25
@@ -41,9 +43,10 @@ def run(turns: int = 8) -> list[Row]:
         return []
     module = synthetic.module(_LAUNCHES, threads=_WORKERS, cores=_WORKERS, rounds=_ROUNDS)
     rows = []
-    for policy, priority, niceness, reach in _POLICIES:
+    for policy, priority, pinned, niceness, reach in _POLICIES:
         with busy(cores[-1:], niceness) as company:
-            accelerator = open_accelerator("cpu", DeviceOptions(fifo_priority=priority))
+            options = DeviceOptions(fifo_priority=priority, pin_cores=tuple(cores) if pinned else ())
+            accelerator = open_accelerator("cpu", options)
             try:
                 quiet, disturbed = _alternate(bind(accelerator, module), company, turns)
             except HalError as error:

@@ -64,6 +64,8 @@ steps = 2
 """
 _OUTPUT = '[[output]]\ntensor = "{0}"\nname = "{0}"\nunit = "1"\nnan = "refuse"\n'
 
+WRITTEN_REACH = 1 / 1.25  # what is asked of any model that is no public one
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -75,6 +77,7 @@ class Subject:
     width: int
     height: int
     outputs: tuple[str, ...]
+    reach: float = 1.0  # of onnxruntime's time over ours
 
     def spec(self, threads: int = THREADS) -> str:
         """The text of a spec that feeds it RGB24 frames of its own size."""
@@ -106,7 +109,7 @@ def written(folder: Path) -> list[Subject]:
     for name, (save, width, height) in NETWORKS.items():
         path = folder / f"{name}.onnx"
         save(path)
-        found.append(Subject(name, path, INPUT, width, height, (OUTPUT,)))
+        found.append(Subject(name, path, INPUT, width, height, (OUTPUT,), WRITTEN_REACH))
     return found
 
 
@@ -120,7 +123,7 @@ def run(folder: Path, models: Path | None = None) -> list[Row]:
             worst = "; ".join(one.said(peaks) for one in heaviest(packed, HEAVIEST))
         fast = quantile(theirs, 0.1) / quantile(ours, 0.1)
         note = f"p10 {fast:.2f}×; ours also unpacks and normalises bytes. Costliest launches: {worst}"
-        rows.append(make_row(f"{subject.name}, {THREADS} threads", ours, theirs, PEER, reach=1.0, note=note))
+        rows.append(make_row(f"{subject.name}, {THREADS} threads", ours, theirs, PEER, reach=subject.reach, note=note))
     return rows
 
 

@@ -23,7 +23,7 @@ from tests.systemd.vehicle import CONFIG, FIRST, MODELS, SECOND, SOCKET_UNITS, U
 def test_the_installed_package_serves_frames(vehicle: Vehicle) -> None:
     runs(vehicle, FIRST, 3)
     assert vehicle.machine.show(UNIT, "StatusText").startswith("serving")
-    assert vehicle.machine.show(UNIT, "CPUWeight") == "1000"
+    assert vehicle.machine.show(UNIT, "CPUWeight") == "5000"
     assert len(vehicle.audited("image.verified")) == 1
     status = json.loads(vehicle.fenced("status", "--json"))
     assert status["guard"]["sealed"] is True
