@@ -55,8 +55,9 @@ def test_each_policy_has_a_row_or_a_reason(capsys: pytest.CaptureFixture[str]) -
         assert not rows
         assert "left out: 1 core" in told
         return
-    assert [row.name for row in rows[:2]] == ["busy neighbour, equal shares", "busy neighbour, the unit's weight"]
-    assert (len(rows) == 3) is ("left out" not in told)
+    policies = ("equal shares", "the unit's weight", "the unit's weight, a core each")
+    assert [row.name for row in rows[:3]] == [f"busy neighbour, {policy}" for policy in policies]
+    assert (len(rows) == 4) is ("left out" not in told)
     assert all(row.ratio == row.theirs / row.ours for row in rows)
 
 
