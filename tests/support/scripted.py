@@ -49,10 +49,10 @@ class Peer:
         self.push(self.session.send(message, len(descriptors)), descriptors)
 
     def push(self, packet: bytes | None, descriptors: tuple[int, ...] = ()) -> None:
-        """Send any bytes. A client that left in the meantime is no failure."""
+        """Send any bytes. A client that left in the meantime is no failure, be it with packets that it had not read."""
         assert packet is not None
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.sendmsg([packet], rights)
 
     def greet(self) -> m.Hello:
