@@ -99,11 +99,10 @@ class Scheduler:
         A frame is late when `now_ns + expected_run_ns` lies beyond its deadline.
         """
         drops: list[Drop] = []
-        deadline_ns = self._rule.deadline_ns
         while all(self._queues):
             heads = list(map(_head, self._queues))
             oldest = min(heads, key=_sof)
-            if deadline_ns and now_ns + expected_run_ns > oldest.sof_ns + deadline_ns:
+            if self._is_late(oldest, now_ns, expected_run_ns):
                 drops.append(self._drop_late(oldest.stream))
             elif max(heads, key=_sof).sof_ns - oldest.sof_ns > self._rule.max_skew_ns:
                 drops.append(Drop(self._queues[oldest.stream].popleft(), DropReason.SKEW))

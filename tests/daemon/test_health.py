@@ -47,8 +47,8 @@ def test_a_manager_that_does_not_read_never_blocks_the_loop(manager: socket.sock
     for _ in range(10_000):
         notifier.send(STATUS="x" * 1000)
         if notifier.dropped:
-            return
-    pytest.fail("the queue never filled")
+            break
+    assert notifier.dropped
 
 
 def test_the_watchdog_is_fed_at_half_its_interval_and_only_by_turns(manager: socket.socket) -> None:

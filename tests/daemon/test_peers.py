@@ -291,8 +291,8 @@ def test_aux_inputs_of_a_model_are_set_only_by_who_may_open_one_of_its_streams(
 
 def test_a_group_suffices(tmp_path: Path, maker: BundleMaker) -> None:
     more = f"[stream.road]\nuids = [4000000]\ngids = [{os.getegid()}]\n"
-    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon:
-        daemon.camera().close()
+    with DaemonThread(tmp_path, [maker.write(TinyModel())], maker, more=more) as daemon, daemon.camera():
+        assert list(daemon.status()["streams"]) == ["road"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a process groups")
@@ -332,14 +332,16 @@ def test_a_peer_that_does_not_read_its_answers_is_closed(daemon: DaemonThread) -
         poll = select.poll()
         poll.register(peer.socket, select.POLLHUP)
         peer.socket.setblocking(False)
-        deadline = time.monotonic() + LIMIT_S
-        while not poll.poll(0) and time.monotonic() < deadline:
+        deadline, is_closed = time.monotonic() + LIMIT_S, False
+        while not is_closed and time.monotonic() < deadline:
             try:
                 peer.socket.send(packet)
+                is_closed = bool(poll.poll(0))
             except BlockingIOError:
-                poll.poll(1)
+                is_closed = bool(poll.poll(1))
             except (BrokenPipeError, ConnectionResetError):
-                break
+                is_closed = True
+        assert is_closed
         daemon.wait_for(lambda status: status["peers"]["camera"] == 0)
 
 

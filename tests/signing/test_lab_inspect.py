@@ -16,13 +16,6 @@ from tests.simulators import BundleSimulator, RoleKeys, flip_byte, make_root, si
 
 
 @pytest.fixture
-def sim(tmp_path: Path) -> BundleSimulator:
-    simulator = BundleSimulator(tmp_path)
-    simulator.write()
-    return simulator
-
-
-@pytest.fixture
 def root(sim: BundleSimulator, tmp_path: Path) -> Path:
     path = tmp_path / "root.json"
     path.write_bytes(sign_root(sim.root, sim.keys.root))

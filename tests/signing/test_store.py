@@ -25,13 +25,6 @@ LIMIT_BYTES = 16 * 1024 * 1024
 UNSAFE = RefusalCode.UNSAFE_FILE
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> BundleSimulator:
-    simulator = BundleSimulator(tmp_path)
-    simulator.write()
-    return simulator
-
-
 # Sealed memory
 
 

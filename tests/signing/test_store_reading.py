@@ -8,7 +8,6 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,6 @@ import pytest
 from signing import store
 from tests.simulators import BundleSimulator
 from tests.support.descriptors import open_descriptors
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> BundleSimulator:
-    simulator = BundleSimulator(tmp_path)
-    simulator.write()
-    return simulator
 
 
 def write_large(sim: BundleSimulator) -> None:

@@ -21,13 +21,6 @@ from tests.support.odd_files import change_while_reading, shown_path
 UNSAFE = RefusalCode.UNSAFE_FILE
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> BundleSimulator:
-    simulator = BundleSimulator(tmp_path)
-    simulator.write()
-    return simulator
-
-
 # Small files, roots and state
 
 
